@@ -1,0 +1,1 @@
+"""The knobs of compile-tuner. Importable without torch, optuna or tuner."""
