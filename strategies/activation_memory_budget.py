@@ -1,0 +1,79 @@
+"""How much the partitioner of `torch.compile` may save for the backward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strategies.knob import COMPILE_OFF, Build, Conflict, Knob, Stage, Strategy, Target, Value, impossible, pointless
+
+SMALLEST_WITH_DROPOUT = 0.5
+"""Below about 0.45 random masks are drawn anew in the recomputation (pytorch #190717); 0.4 failed, 0.5 passed."""
+SMALLEST_WHOLE = 0.2
+"""Below this, in whole scope, the backward recomputes the forward at once."""
+
+
+class ActivationMemoryBudget(Knob):
+    """``torch._functorch.config.activation_memory_budget``. Means nothing with compile off."""
+
+    name = "activation_memory_budget"
+    values = (1.0, 0.9, 0.7, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0)
+    baseline = 1.0
+    stage = Stage.COMPILE
+    ordinal = True
+    help = "how much torch.compile may save for the backward: 1 all it likes, 0 inputs alone"
+
+    def active(self, strategy: Strategy) -> bool:
+        """Something must be compiled at all."""
+        return strategy["mode"] != COMPILE_OFF
+
+    def conflict(self, strategy: Strategy, target: Target) -> Conflict | None:
+        """Refuse wrong gradients first, then what checkpointing or the scope make of the value."""
+        value = float(strategy[self.name])
+        if value == self.baseline:
+            return None
+        if value < SMALLEST_WITH_DROPOUT and target.dropout > 0:
+            return impossible(
+                f"with dropout an activation memory budget below {SMALLEST_WITH_DROPOUT} makes gradients silently "
+                "wrong (pytorch #190717)"
+            )
+        if strategy["checkpointing"] != "off":
+            return _beside_checkpointing(str(strategy["scope"]))
+        if strategy["scope"] == "whole" and value < SMALLEST_WHOLE:
+            return pointless(
+                f"over the whole model an activation memory budget of {value:g} has a higher peak than larger values: "
+                "the backward recomputes the whole forward at once"
+            )
+        return None
+
+    def apply(self, build: Build, value: Value) -> None:
+        """Set torch's config, also to 1: another value may be left from before.
+
+        ``torch._dynamo.activation_memory_budget`` would be accepted too, and do nothing.
+        """
+        import torch._functorch.config
+
+        torch._functorch.config.activation_memory_budget = float(value)
+
+    def explain(self, value: Value) -> str:
+        """Say what the share leads to."""
+        if value == self.baseline:
+            return "The compiler saves whatever makes the step fastest."
+        if value == 0.0:
+            return "The compiler saves the inputs of each compiled region alone and computes the rest again."
+        return f"The compiler saves about {value:.0%} of what it would like to, and computes the cheapest rest again."
+
+    def export(self, value: Value, trainer: str) -> dict[str, Any] | None:
+        """Say nothing for 1, torch's default; the others are no argument of a Trainer."""
+        return {} if trainer == "trainer" and value == self.baseline else None
+
+
+def _beside_checkpointing(scope: str) -> Conflict:
+    if scope in ("whole", "layer"):
+        return pointless("checkpointing inside the compiled region already decides what is saved there")
+    return impossible(
+        f"with scope={scope} checkpointing lies outside the compiled region, and the recomputation may be partitioned "
+        "differently from the forward: CheckpointError"
+    )
+
+
+KNOB = ActivationMemoryBudget()
