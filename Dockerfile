@@ -24,7 +24,9 @@ WORKDIR /opt/compile-tuner
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY tuner tuner
 COPY strategies strategies
-# torch comes first, from its own index; its pin is an argument, so it is left out of the constraints.
+# torch comes first, from its own index; its pin is an argument, so it is left out of the constraints,
+# which pin all the rest.
+# hadolint ignore=DL3013
 RUN python3 -m venv "$VIRTUAL_ENV" \
     && pip install --no-cache-dir --index-url "$TORCH_INDEX" "$TORCH" \
     && grep -v '^torch==' constraints.txt > /tmp/constraints.txt \
