@@ -73,7 +73,9 @@ def conclude(
     device: str, driver: str | None, items: tuple[CheckItem, ...], child: ChildReport, kept: bool
 ) -> CheckResult:
     """Put both halves together."""
-    can_run = any(item.name == "device" and item.ok for item in child.items)
+    passed = {item.name for item in child.items if item.ok}
+    failed = {item.name for item in child.items if not item.ok}
+    can_run = "device" in passed and "dynamo" not in failed
     can_compile = can_run and child.compile_seconds is not None
     facts = MachineFacts(
         **child.facts.model_dump(), device=device, driver=driver, python=platform.python_version(), versions=versions()
@@ -91,7 +93,7 @@ def conclude(
 def reason(items: tuple[CheckItem, ...], child: ChildReport) -> str:
     """One sentence: why nothing can be compiled, and what helps."""
     faults = {item.name: item for item in items if not item.ok}
-    blamed = faults.get("torch") or faults.get("device") or faults.get("compile")
+    blamed = faults.get("torch") or faults.get("device") or faults.get("dynamo") or faults.get("compile")
     if blamed is None:
         return f"the check's child ended in stage {child.stage!r}"
     # What the parent found missing is plainer advice than the exception's.
@@ -128,7 +130,7 @@ def ask_child(device: str, cache_dir: Path, environment: Mapping[str, str], seco
         said = log.read_text(errors="replace").strip().splitlines()[-1:]
     if report is None:
         raise MachineError(f"the check of the machine could not start: {' '.join([ending, *said])}")
-    if any(not item.ok and item.name in ("torch", "device") for item in report.items):
+    if any(not item.ok and item.name in ("torch", "device", "dynamo") for item in report.items):
         return report
     # It died, or hung, inside a stage: that stage is the fault.
     died = CheckItem(name=report.stage, ok=False, value=" ".join([f"the child {ending}", *said]))

@@ -41,7 +41,7 @@ class ChildFacts(Frozen):
 class ChildReport(Frozen):
     """Written anew by the child after every stage, so that a child that dies has still said where."""
 
-    stage: Literal["torch", "device", "triton", "bitsandbytes", "compile", "done"]
+    stage: Literal["torch", "device", "dynamo", "triton", "compile", "bitsandbytes", "done"]
     """The stage it is in, or died in."""
     items: tuple[CheckItem, ...] = ()
     facts: ChildFacts = ChildFacts()
@@ -66,7 +66,7 @@ class CheckResult(Frozen):
 
     items: tuple[CheckItem, ...]
     can_run: bool
-    """torch can be imported and the device works: eager strategies can be measured."""
+    """torch and dynamo can be imported and the device works: eager strategies can be measured."""
     can_compile: bool
     """A tiny function was compiled, ran forward and backward on the device."""
     reason: str = ""

@@ -46,6 +46,9 @@ class Child:
         self.save(stage="device")
         if not self.card():
             return
+        self.save(stage="dynamo")
+        if not self.dynamo():
+            return
         self.save(stage="triton")
         self.triton()
         self.save(stage="compile")
@@ -92,6 +95,16 @@ class Child:
         )
         return True
 
+    def dynamo(self) -> bool:
+        """Import dynamo, which makes its cache folder then. Every optimizer of torch imports it too.
+
+        It can be tried once only: a second import of it fails with another, misleading error.
+        """
+        error = attempt(lambda _: importlib.import_module("torch._dynamo"), self.device)
+        if error is not None:
+            self.note("dynamo", False, cause(error), "nothing can run here, not even without compiling")
+        return error is None
+
     def triton(self) -> None:
         """Triton writes the kernels of a card; a CPU needs none."""
         try:
@@ -125,7 +138,7 @@ class Child:
         self.save(compile_seconds=seconds)
 
 
-def attempt(action: Callable[[str], None], device: str) -> Exception | None:
+def attempt(action: Callable[[str], object], device: str) -> Exception | None:
     """Return what `action` raised. A native library may raise anything, and to name it is the point."""
     try:
         action(device)

@@ -1,0 +1,131 @@
+"""Write the winner, or a named trial, as a YAML file that a training script can use."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from strategies.registry import KNOBS
+from tuner import __version__
+from tuner.errors import WrongInput
+from tuner.plan import ExportedPlan, Measured, load_plan
+from tuner.protocol import Phase
+from tuner.records import StudyRecord, TrialRecord, best
+from tuner.wording import cause, figures, flag_words
+
+__all__ = ["ExportedPlan", "choose", "exported", "load_plan", "to_yaml", "write"]
+
+
+def choose(study: StudyRecord, records: Sequence[TrialRecord], trial: int | None) -> TrialRecord | None:
+    """Return the best record, or that of `trial` with a later proof of the same strategy above it.
+
+    Args:
+        records: of the study's key.
+        trial: a number of this study; None: the best. None is returned where nothing is best.
+
+    Raises:
+        WrongInput: there is no such trial, or it was not measured to its end.
+    """
+    if trial is None:
+        return best(records, study.limit_bytes)
+    found = next((r for r in records if r.study == study.name and r.number == trial), None)
+    if found is None:
+        numbers = sorted(r.number for r in records if r.study == study.name and r.number is not None)
+        known = f"the study has trials {numbers[0]} to {numbers[-1]}" if numbers else "the study has no trial yet"
+        raise WrongInput("trial", "must be a trial of the study", trial, known)
+    alike = [r for r in records if r.fingerprint == found.fingerprint]
+    chosen = best(alike, study.limit_bytes) or found
+    if chosen.tokens_per_s is None:
+        raise WrongInput("trial", f"has no figures to export, it ended as: {cause(chosen)}", trial)
+    return chosen
+
+
+def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
+    """Return the plan of a record that was measured to its end."""
+    return ExportedPlan(
+        made_by=f"compile-tuner {__version__}",
+        strategy=record.strategy,
+        workload=study.workload,
+        measured=measured(record),
+        proved=record.role == "proof",
+        flags=record.flags,
+        budget_bytes=record.budget_bytes,
+        limit_bytes=record.limit_bytes,
+        cap_bytes=record.cap_bytes,
+        environment=study.environment,
+        seed=record.seed,
+        study=record.study,
+        trial=record.number,
+        uuid=record.uuid,
+        fingerprint=record.fingerprint,
+    )
+
+
+def measured(record: TrialRecord) -> Measured:
+    """Return the figures of a record that was measured to its end."""
+    assert record.tokens_per_s is not None
+    result = record.result
+    through = result.throughput if result else None
+    phases: dict[Phase, int] = {p.phase: p.device_bytes for p in result.phases if p.device_bytes} if result else {}
+    return Measured(
+        tokens_per_s=record.tokens_per_s,
+        step_seconds=through.step_seconds if through else None,
+        step_seconds_p10=through.step_seconds_p10 if through else None,
+        step_seconds_p90=through.step_seconds_p90 if through else None,
+        peak_device_bytes=record.peak_device_bytes,
+        peak_reserved_bytes=record.peak_reserved_bytes,
+        peak_allocated_bytes=record.peak_allocated_bytes,
+        peak_device_bytes_by_phase=phases,
+        compile_seconds=record.compile_seconds,
+        micro_batch=result.micro_batch if result else None,
+        accumulation=result.accumulation if result else None,
+    )
+
+
+def to_yaml(plan: ExportedPlan, record: TrialRecord) -> str:
+    """Return the file's text: comments that explain it, then the plan."""
+    body = yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
+    return "\n".join(f"# {line}" for line in comments(plan, record)) + "\n" + body
+
+
+def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
+    """What a person wants to know before the keys: the claim, each knob, each flag, how to use it."""
+    proof = "proved in a fresh process under the cap" if plan.proved else "not proved"
+    lines = [f"{plan.workload.describe()}: {figures(record, plan.limit_bytes)}; {proof}.", "", "What it does:"]
+    changed = [(k, plan.strategy[k.name]) for k in KNOBS if plan.strategy.get(k.name, k.baseline) != k.baseline]
+    lines += [f"  {knob.name}: {knob.explain(value)}" for knob, value in changed]
+    if not changed:
+        lines += ["  Nothing: the baseline is the fastest that fits."]
+    if plan.flags:
+        lines += ["", "Flags:", *(f"  {flag_words(flag, plan.environment.device_name)}" for flag in plan.flags)]
+    return [*lines, "", "Measure it again: tuner run FILE. Use it: tuner.apply(model, FILE)."]
+
+
+def write(text: str, path: Path) -> None:
+    """Write the whole file or nothing.
+
+    Raises:
+        WrongInput: the folder is missing or cannot be written.
+    """
+    temporary: str | None = None
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        # mkstemp makes files that only their owner may read.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise WrongInput("output", f"{path} cannot be written ({error.strerror})") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
