@@ -1,0 +1,9 @@
+"""Writes its result and never exits."""
+
+import time
+
+from say import phase, result
+
+phase("steady")
+result()
+time.sleep(600)

@@ -1,0 +1,111 @@
+"""What /proc says about processes: memory, family, markers in the environment.
+
+Every function takes a process that may be gone already: then it returns 0, None or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """A process as ``/proc/PID/stat`` shows it. `pid` and `start_ticks` together never repeat."""
+
+    pid: int
+    state: str
+    """``Z``: dead, not reaped yet."""
+    parent: int
+    group: int
+    start_ticks: int
+    """Clock ticks since boot."""
+
+    @property
+    def alive(self) -> bool:
+        """Is it more than an entry that waits to be reaped?"""
+        return self.state not in "ZX"
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return what the kernel says about `pid`; None: there is no such process."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name is in parentheses and may itself hold spaces and parentheses.
+    fields = text[text.rindex(")") + 2 :].split()
+    return ProcessStat(pid, fields[0], int(fields[1]), int(fields[2]), int(fields[19]))
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of `pid`; 0 when it is gone."""
+    try:
+        fields = (_PROC / str(pid) / "statm").read_text().split()
+    except OSError:
+        return 0
+    return int(fields[1]) * PAGE_BYTES
+
+
+def children(pid: int) -> list[int]:
+    """Return the direct children of `pid`, of all its threads."""
+    found: list[int] = []
+    try:
+        threads = os.listdir(_PROC / str(pid) / "task")
+    except OSError:
+        return found
+    for thread in threads:
+        try:
+            found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of `pid`, their children and so on, parents first."""
+    found = children(pid)
+    for child in found:
+        found += children(child)
+    return found
+
+
+def read_environment(pid: int) -> dict[str, str]:
+    """Return the environment that `pid` was started with; empty where it may not be read."""
+    try:
+        text = (_PROC / str(pid) / "environ").read_bytes().decode(errors="replace")
+    except OSError:
+        return {}
+    return dict(item.split("=", 1) for item in text.split("\0") if "=" in item)
+
+
+def all_pids() -> list[int]:
+    """Return every process of this machine that /proc shows."""
+    return [int(name) for name in os.listdir(_PROC) if name.isdigit()]
+
+
+def describe(pid: int) -> str:
+    """Return number and command line, for a person."""
+    try:
+        words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        words = []
+    command = " ".join(words).strip() or "(no command line)"
+    return f"{pid} {command[:100]}"
+
+
+def identity(pid: int) -> str:
+    """Return ``PID:START``, which names one process of this boot for ever; ``PID:0`` when it is gone."""
+    stat = read_stat(pid)
+    return f"{pid}:{stat.start_ticks if stat else 0}"
+
+
+def is_alive(process_identity: str) -> bool:
+    """Does the process that `identity` named still live?"""
+    pid = int(process_identity.partition(":")[0])
+    stat = read_stat(pid)
+    return stat is not None and stat.alive and identity(pid) == process_identity
