@@ -39,7 +39,13 @@ def _unprivileged() -> dict[str, Any]:
 
 def _run(folder: Path, *command: str) -> None:
     done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=60, env={"LC_ALL": "C", "PATH": os.defpath}, **_unprivileged()
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"LC_ALL": "C", "PATH": os.defpath},
+        **_unprivileged(),
     )
     assert done.returncode == 0, f"{command[0]}: {done.stdout}{done.stderr}"
 
@@ -59,7 +65,9 @@ def postgres_server() -> Iterator[str]:
     control = [str(programs / "pg_ctl"), "-D", data, "-w", "-t", "50"]
     try:
         _run(folder, str(programs / "initdb"), "-D", data, "-U", "tuner", "-A", "trust", "-N", "-E", "UTF8")
-        _run(folder, *control, "-l", str(folder / "log"), "-o", f"-k {folder} -c listen_addresses= -c fsync=off", "start")
+        _run(
+            folder, *control, "-l", str(folder / "log"), "-o", f"-k {folder} -c listen_addresses= -c fsync=off", "start"
+        )
         try:
             yield str(folder)
         finally:
