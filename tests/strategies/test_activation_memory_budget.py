@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch._functorch.config as functorch_config
+from torch import nn
+
+from strategies.activation_memory_budget import KNOB
+from strategies.knob import Severity
+
+
+@pytest.fixture
+def severity(full, cuda):
+    def of(value, dropout=0.0, **values):
+        strategy = full(**({"mode": "default"} | values), activation_memory_budget=value)
+        conflict = KNOB.conflict(strategy, cuda(dropout=dropout))
+        return conflict and conflict.severity
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def torchs_own_value_returns():
+    with functorch_config.patch(activation_memory_budget=functorch_config.activation_memory_budget):
+        yield
+
+
+def test_means_nothing_with_compile_off(full):
+    assert not KNOB.active(full(mode="off"))
+    assert KNOB.active(full(mode="default"))
+
+
+@pytest.mark.parametrize("value", [v for v in KNOB.values if v < 1])
+@pytest.mark.parametrize("checkpointing", ["every-block", "every-second-block"])
+def test_beside_checkpointing(value, checkpointing, severity):
+    def of(scope):
+        return severity(value, checkpointing=checkpointing, scope=scope)
+
+    assert [of("whole"), of("layer")] == [Severity.POINTLESS] * 2
+    assert [of("attention"), of("mlp")] == [Severity.IMPOSSIBLE] * 2
+
+
+def test_the_smallest_two_are_pointless_over_the_whole_model(severity):
+    legal = [value for value in KNOB.values if severity(value, scope="whole") is None]
+    assert legal == [1.0, 0.9, 0.7, 0.5, 0.4, 0.3, 0.2]
+
+
+@pytest.mark.parametrize("scope", ["layer", "attention", "mlp"])
+def test_all_are_legal_over_less(scope, severity):
+    assert [severity(value, scope=scope) for value in KNOB.values] == [None] * 9
+
+
+def test_dropout_forbids_what_makes_gradients_wrong(severity, full, cuda):
+    legal = [value for value in KNOB.values if severity(value, dropout=0.05, scope="layer") is None]
+    assert legal == [1.0, 0.9, 0.7, 0.5]
+    assert severity(0.4, dropout=0.05, scope="layer") is Severity.IMPOSSIBLE
+    conflict = KNOB.conflict(full(mode="default", activation_memory_budget=0.0), cuda(dropout=0.1))
+    assert "#190717" in conflict.reason
+
+
+def test_wrong_gradients_come_before_what_is_only_pointless(severity):
+    assert severity(0.0, dropout=0.1, scope="whole") is Severity.IMPOSSIBLE
+    assert severity(0.4, dropout=0.1, scope="layer", checkpointing="every-block") is Severity.IMPOSSIBLE
+
+
+@pytest.mark.parametrize("value", KNOB.values)
+def test_apply_always_sets_torchs_config(value, build):
+    functorch_config.activation_memory_budget = 0.123
+    KNOB.apply(build, value)
+    assert functorch_config.activation_memory_budget == value
+
+
+class Stack(nn.Module):
+    """A class of our own: dynamo passes over a bare `nn.Sequential`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList()
+        for _ in range(2):
+            self.parts.extend([nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x
+
+
+def _bytes_kept(value, build) -> int:
+    torch._dynamo.reset()
+    KNOB.apply(build, value)
+    stack, kept = Stack(), {}
+    stack.compile(backend="aot_eager_decomp_partition")
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        stack(torch.randn(1024, 64, requires_grad=True))
+    return sum(kept.values())
+
+
+def test_torch_keeps_less_for_a_smaller_value(build):
+    everything, half, nothing = (_bytes_kept(value, build) for value in (1.0, 0.5, 0.0))
+    assert nothing < half < everything

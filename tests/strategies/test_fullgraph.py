@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+
+from strategies.fullgraph import KNOB
+
+
+def test_means_nothing_with_compile_off(full):
+    assert not KNOB.active(full(mode="off"))
+    assert KNOB.active(full(mode="default"))
+
+
+@pytest.mark.parametrize("value", [False, True])
+def test_without_a_break_the_other_value_is_the_same(value, full):
+    assert KNOB.equivalent(full(mode="default", fullgraph=value), {"graph_breaks": 0}) == (not value,)
+
+
+@pytest.mark.parametrize("facts", [{"graph_breaks": 1}, {"graph_breaks": None}, {}])
+def test_with_a_break_or_an_unknown_count_nothing_follows(facts, full):
+    assert KNOB.equivalent(full(mode="default"), facts) == ()
+
+
+def test_nothing_follows_with_compile_off(full):
+    assert KNOB.equivalent(full(), {"graph_breaks": 0}) == ()
+
+
+def test_apply(build):
+    KNOB.apply(build, True)
+    assert build.compile.options == {"fullgraph": True}

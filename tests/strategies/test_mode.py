@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+
+from strategies.knob import Severity
+from strategies.mode import KNOB
+
+
+@pytest.mark.parametrize(
+    ("mode", "same"),
+    [("reduce-overhead", "repeats default"), ("max-autotune", "repeats max-autotune-no-cudagraphs")],
+)
+def test_graphs_are_pointless_on_a_cpu(mode, same, full, cpu):
+    conflict = KNOB.conflict(full(mode=mode), cpu)
+    assert conflict.severity is Severity.POINTLESS
+    assert same in conflict.reason
+
+
+@pytest.mark.parametrize("mode", ["off", "default", "max-autotune-no-cudagraphs"])
+def test_the_others_are_legal_on_a_cpu(mode, full, cpu):
+    assert KNOB.conflict(full(mode=mode), cpu) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "same"), [("max-autotune-no-cudagraphs", "repeats default"), ("max-autotune", "repeats reduce-overhead")]
+)
+def test_autotuning_is_pointless_below_68_multiprocessors(mode, same, full, cuda):
+    assert same in KNOB.conflict(full(mode=mode), cuda(multiprocessors=67)).reason
+    assert KNOB.conflict(full(mode=mode), cuda(multiprocessors=68)) is None
+    assert KNOB.conflict(full(mode=mode), cuda(multiprocessors=None)) is None
+
+
+def test_graphs_are_pointless_with_varying_lengths(full, cuda):
+    legal = {m for m in KNOB.values if KNOB.conflict(full(mode=m), cuda(lengths_vary=True)) is None}
+    assert legal == {"off", "default", "max-autotune-no-cudagraphs"}
+
+
+def test_the_68_are_torchs_own():
+    import inspect
+
+    import torch._inductor.utils as utils
+
+    assert "68" in inspect.getsource(utils.is_big_gpu)
+
+
+def test_apply(build):
+    KNOB.apply(build, "reduce-overhead")
+    assert build.compile.enabled
+    assert build.compile.options == {"mode": "reduce-overhead"}
+    KNOB.apply(build, "off")
+    assert not build.compile.enabled
+
+
+def test_torch_knows_every_mode():
+    from torch._inductor import list_mode_options
+
+    assert set(KNOB.values) - {"off"} <= set(list_mode_options())
+
+
+def test_the_graph_modes_are_those_with_graphs():
+    from torch._inductor import list_mode_options
+
+    from strategies.knob import GRAPH_MODES
+
+    with_graphs = {mode for mode, options in list_mode_options().items() if options.get("triton.cudagraphs")}
+    assert with_graphs == GRAPH_MODES
+
+
+def test_a_trainer_cannot_run_graphs_with_accumulation():
+    assert KNOB.export("default", "trainer") == {"torch_compile": True, "torch_compile_mode": "default"}
+    assert KNOB.export("off", "trainer") == {"torch_compile": False}
+    assert KNOB.export("reduce-overhead", "trainer") is None
