@@ -14,7 +14,7 @@ from tuner import __version__
 from tuner.errors import WrongInput
 from tuner.plan import ExportedPlan, Measured, load_plan
 from tuner.protocol import Phase
-from tuner.records import StudyRecord, TrialRecord, best
+from tuner.record import StudyRecord, TrialRecord, best
 from tuner.wording import cause, figures, flag_words
 
 __all__ = ["ExportedPlan", "choose", "exported", "load_plan", "to_yaml", "write"]

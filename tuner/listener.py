@@ -7,7 +7,7 @@ from typing import Protocol
 
 from strategies.knob import Strategy
 from tuner.protocol import Phase
-from tuner.records import StudyRecord, TrialRecord
+from tuner.record import StudyRecord, TrialRecord
 
 
 class Listener(Protocol):

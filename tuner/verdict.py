@@ -9,7 +9,7 @@ from strategies.recipes import complete, leanest
 from tuner.errors import ExitCode
 from tuner.outcome import Outcome
 from tuner.protocol import Phase
-from tuner.records import StudyRecord, TrialRecord, best
+from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.space import fingerprint
 
 MEMORY = frozenset({Outcome.OOM, Outcome.OVER_BUDGET})
@@ -22,7 +22,8 @@ def verdict(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
     """Return DONE, NOTHING_FITS or NO_VERDICT.
 
     Args:
-        records: of the study's key; those of other budgets count where they decide here.
+        records: of the study's key, in the order in which they were written; those of other budgets
+            count where they decide here.
         eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
     """
     if best(records, study.limit_bytes) is not None:
@@ -34,22 +35,14 @@ def verdict(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
 
 def dies_while_loading(study: StudyRecord, records: Iterable[TrialRecord]) -> TrialRecord | None:
     """Return a record that ran out of memory before any knob could matter; None: there is none."""
-    deaths = (r for r in records if r.outcome is Outcome.OOM and r.phase in BEFORE_ANY_KNOB)
-    return next((r for r in deaths if died_of_memory(r, study.limit_bytes)), None)
+    known = standing(records, study.limit_bytes).values()
+    return next((r for r in known if r.outcome is Outcome.OOM and r.phase in BEFORE_ANY_KNOB), None)
 
 
-def leanest_died(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool = False) -> bool:
+def leanest_died(study: StudyRecord, records: Iterable[TrialRecord], eager_only: bool = False) -> bool:
     """Did the strategies that need least memory all die of it?"""
     wanted = [complete(recipe.strategy) for recipe in leanest(study.workload.adapter)]
     if eager_only:
         wanted = [strategy for strategy in wanted if strategy["mode"] == COMPILE_OFF]
-    dead = {r.fingerprint for r in records if died_of_memory(r, study.limit_bytes)}
+    dead = {name for name, r in standing(records, study.limit_bytes).items() if r.outcome in MEMORY}
     return all(fingerprint(strategy) in dead for strategy in wanted)
-
-
-def died_of_memory(record: TrialRecord, limit_bytes: int) -> bool:
-    """Does this record say that the strategy needs more than `limit_bytes`?"""
-    if record.outcome is Outcome.OVER_BUDGET:
-        return record.peak_device_bytes is not None and record.peak_device_bytes > limit_bytes
-    # What did not fit under a limit does not fit under a lower one.
-    return record.outcome is Outcome.OOM and record.limit_bytes >= limit_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.outcome import Outcome
 from tuner.protocol import Flag, Kind
-from tuner.records import TrialRecord
+from tuner.record import TrialRecord
 from tuner.units import format_gib
 
 _OUTCOMES: dict[Outcome, str] = {

@@ -1,0 +1,127 @@
+"""The listeners without a live line: plain lines for a log, JSON for a program."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TextIO
+
+from strategies.knob import Strategy
+from tuner.protocol import Phase
+from tuner.record import StudyRecord, TrialRecord
+from tuner.space import describe
+from tuner.units import format_duration, format_gib
+from tuner.wording import headroom_bytes, result_words
+
+
+def trial_line(record: TrialRecord, limit_bytes: int) -> str:
+    """The one line of a finished trial."""
+    number = record.role if record.number is None else str(record.number)
+    who = f"{describe(record.strategy)} ({record.source})" if record.source else describe(record.strategy)
+    return f"{number:>5}  {who}  {result_words(record, limit_bytes)}  [{format_duration(record.seconds)}]"
+
+
+class Told:
+    """What every listener keeps in mind."""
+
+    def __init__(self) -> None:
+        self.limit_bytes = 0
+
+    def remember(self, study: StudyRecord) -> None:
+        """Keep what later lines are said against."""
+        self.limit_bytes = study.limit_bytes
+
+    def best_words(self, best: TrialRecord | None) -> str:
+        """The best so far in a few words."""
+        if best is None:
+            return "none fits yet"
+        room = headroom_bytes(best, self.limit_bytes)
+        return f"{best.tokens_per_s:,.0f} tokens/s, {format_gib(room)} to spare"
+
+
+class PlainListener(Told):
+    """One line for each thing, for a log or a pipe."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self.out = out
+
+    def _say(self, text: str) -> None:
+        print(text, file=self.out, flush=True)
+
+    def started(
+        self, study: StudyRecord, notes: Sequence[str], target_trials: int | None, time_budget_seconds: float | None
+    ) -> None:
+        """Say what is searched."""
+        self.remember(study)
+        self._say(opening(study, target_trials, time_budget_seconds))
+        for note in notes:
+            self._say(note)
+
+    def trial_started(self, number: int | str, strategy: Strategy, source: str) -> None:
+        """Say what is launched: without a terminal this line shows that the program lives."""
+        self._say(f"{number:>5}  {describe(strategy)} ({source}) ...")
+
+    def phase(self, phase: Phase, note: str | None = None) -> None:
+        """Nothing: a phase is for those who watch."""
+
+    def trial_finished(self, record: TrialRecord, best: TrialRecord | None, seconds_left: float) -> None:
+        """Say how it ended."""
+        line = trial_line(record, self.limit_bytes)
+        self._say(f"{line}; best: {self.best_words(best)}; {format_duration(max(0.0, seconds_left))} left")
+
+    def message(self, text: str) -> None:
+        """Say it."""
+        self._say(text)
+
+    def finished(self, text: str) -> None:
+        """Say why it ended."""
+        self._say(text)
+
+
+class JsonListener(Told):
+    """One JSON object a trial on stdout; all else on stderr."""
+
+    def __init__(self, out: TextIO, err: TextIO) -> None:
+        super().__init__()
+        self.out, self.notes = out, PlainListener(err)
+
+    def started(
+        self, study: StudyRecord, notes: Sequence[str], target_trials: int | None, time_budget_seconds: float | None
+    ) -> None:
+        """Say it on stderr."""
+        self.remember(study)
+        self.notes.started(study, notes, target_trials, time_budget_seconds)
+
+    def trial_started(self, number: int | str, strategy: Strategy, source: str) -> None:
+        """Nothing: the object of the finished trial has it all."""
+
+    def phase(self, phase: Phase, note: str | None = None) -> None:
+        """Nothing."""
+
+    def trial_finished(self, record: TrialRecord, best: TrialRecord | None, seconds_left: float) -> None:
+        """Write the record, without the worker's whole result and log."""
+        fields = record.model_dump(mode="json", exclude={"result", "tail"})
+        fields["headroom_bytes"] = headroom_bytes(record, self.limit_bytes)
+        fields["best"] = best.uuid if best else None
+        fields["seconds_left"] = round(seconds_left, 1)
+        print(json.dumps(fields), file=self.out, flush=True)
+
+    def message(self, text: str) -> None:
+        """Say it on stderr."""
+        self.notes.message(text)
+
+    def finished(self, text: str) -> None:
+        """Say it on stderr."""
+        self.notes.finished(text)
+
+
+def opening(study: StudyRecord, target_trials: int | None, time_budget_seconds: float | None) -> str:
+    """The first line: what is searched, where, within what."""
+    bounds = [f"budget {format_gib(study.budget_bytes)}", f"limit {format_gib(study.limit_bytes)}"]
+    if time_budget_seconds is not None:
+        bounds.append(format_duration(time_budget_seconds))
+    if target_trials is not None:
+        bounds.append(f"at most {target_trials} trials")
+    where = study.environment.device_name
+    return f"study {study.name}: {study.workload.describe()}; on {where}; {', '.join(bounds)}"

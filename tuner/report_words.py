@@ -1,0 +1,100 @@
+"""The sentences of a report: its answer, and what would have to give where there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from strategies.knob import COMPILE_OFF
+from strategies.recipes import leanest
+from tuner.errors import ExitCode
+from tuner.outcome import Outcome
+from tuner.record import StudyRecord, TrialRecord, feasible
+from tuner.space import describe
+from tuner.units import format_gib
+from tuner.verdict import MEMORY, dies_while_loading
+from tuner.wording import cause, headroom_bytes
+from tuner.workload import Adapter
+
+_LEANER = {
+    Adapter.FULL: "--adapter lora trains a small part of the weights, and needs no gradients and states for the rest",
+    Adapter.LORA: "--adapter qlora holds the frozen weights in 4 bits instead of 16",
+}
+
+
+def answer(study: StudyRecord, records: Sequence[TrialRecord], code: ExitCode) -> str:
+    """Return one sentence that answers the question the study asked."""
+    fits = feasible(records, study.limit_bytes)
+    if fits:
+        return _won(study, fits)
+    own = [record for record in records if record.study == study.name] or list(records)
+    if not own:
+        return f"No trial has ended yet in study {study.name}."
+    budget = format_gib(study.budget_bytes)
+    dead = dies_while_loading(study, records)
+    if dead is not None:
+        return f"Nothing fits in {budget}: memory runs out in {dead.phase}, before any knob could change it."
+    if code is ExitCode.NOTHING_FITS:
+        return f"Nothing fits in {budget}: the leanest strategies run out of memory too."
+    return f"No verdict for {budget}: none of {len(own)} launches ended ok ({_counted(own)})."
+
+
+def _won(study: StudyRecord, fits: Sequence[TrialRecord]) -> str:
+    winner = fits[0]
+    room = headroom_bytes(winner, study.limit_bytes)
+    proof = "proved in a fresh process" if winner.role == "proof" else "not proved yet"
+    return (
+        f"Fastest of what fits in {format_gib(study.budget_bytes)}: {describe(winner.strategy)}, "
+        f"{winner.tokens_per_s:,.0f} tokens/s{_against_eager(fits)}, "
+        f"{format_gib(winner.peak_device_bytes)} at its peak with {format_gib(room)} to spare, {proof}."
+    )
+
+
+def _against_eager(fits: Sequence[TrialRecord]) -> str:
+    winner = fits[0]
+    if winner.strategy["mode"] == COMPILE_OFF:
+        return " (eager)"
+    eager = next((r for r in fits if r.strategy["mode"] == COMPILE_OFF), None)
+    if eager is None or not eager.tokens_per_s or not winner.tokens_per_s:
+        return " (no eager strategy that was tried fits)"
+    return f" ({winner.tokens_per_s / eager.tokens_per_s:.2f} times the best eager)"
+
+
+def _counted(records: Sequence[TrialRecord]) -> str:
+    counts = Counter(cause(record) for record in records)
+    return ", ".join(f"{count} {words}" for words, count in counts.most_common())
+
+
+def would_have_to_give(
+    study: StudyRecord, records: Sequence[TrialRecord], missed_by_bytes: int | None
+) -> tuple[str, ...]:
+    """Return what a person could change so that something fits, or so that there is a verdict."""
+    memory = [record for record in records if record.outcome in MEMORY]
+    if not memory:
+        return _without_memory(records)
+    workload = study.workload
+    loading = dies_while_loading(study, records) is not None
+    lines = []
+    if missed_by_bytes:
+        lines.append(f"{format_gib(missed_by_bytes)} more for the nearest miss: a larger --budget-gb")
+    if workload.adapter in _LEANER:
+        lines.append(_LEANER[workload.adapter])
+    if loading:
+        lines.append("a smaller model: the weights alone do not fit")
+    else:
+        lines.append(f"shorter sequences than {workload.lengths.max} tokens (--seq-len)")
+        lines += [f"not tried: {name}" for name in _untried(study, records)]
+    return tuple(lines)
+
+
+def _without_memory(records: Sequence[TrialRecord]) -> tuple[str, ...]:
+    if any(record.outcome in (Outcome.TIMEOUT, Outcome.INTERRUPTED) for record in records):
+        return ("more time: a longer --time-budget, or --deadline first_step=SECONDS for slow compiles",)
+    return ("the cause above, which is not memory: `tuner doctor` looks at the machine",) if records else ()
+
+
+def _untried(study: StudyRecord, records: Sequence[TrialRecord]) -> list[str]:
+    """The leanest strategies that are not known, by what they are."""
+    tried = {describe(record.strategy) for record in records}
+    wanted = [describe(recipe.strategy) for recipe in leanest(study.workload.adapter)]
+    return [name for name in wanted if name not in tried]
