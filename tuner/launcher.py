@@ -59,6 +59,7 @@ class Launcher:
         """Write the request and start the worker.
 
         Args:
+            request: a phase without a deadline gets that of `default_deadlines`.
             command: what to run; the worker unless said.
             meter: the card's; needed for ``cuda``.
 
@@ -68,6 +69,7 @@ class Launcher:
         on_card = request.device_type == "cuda"
         if on_card != (meter is not None) or on_card != (request.device_uuid is not None):
             raise ValueError("a trial on a card needs the card's UUID and meter, one on a CPU has neither")
+        request = request.model_copy(update={"deadlines": default_deadlines(0) | request.deadlines})
         trial_dir.write_request(request)
         words = command or [sys.executable, "-m", "tuner.worker", str(trial_dir.path)]
         process, write_end = self._spawn(words, request, trial_dir)
@@ -77,7 +79,6 @@ class Launcher:
             request,
             trial_dir,
             parent_pipe=write_end,
-            deadlines=default_deadlines(0) | request.deadlines,
             memory=Memory(family, request, meter, self._host_total_bytes),
             family=family,
             grace_s=self._grace_s,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Mapping
 from enum import StrEnum
 
-from tuner.protocol import Flag, Kind, Phase
-from tuner.workload import Frozen
+from strategies.knob import COMPILE_OFF
+from tuner import evidence
+from tuner.evidence import peak_device_bytes
+from tuner.parity import TOLERANCE, Tolerance, fault, is_finite
+from tuner.protocol import Attempt, FailureClass, Flag, KillReason, Kind, Parity, Phase
+from tuner.units import format_duration, format_gib
+from tuner.workload import Frozen, Precision
 
 
 class Outcome(StrEnum):
@@ -55,3 +62,154 @@ class Verdict(Frozen):
     """One sentence of cause; empty for a plain `ok`."""
     peak_device_bytes: int | None = None
     """The largest of all phases, of the worker's own figures and the parent's samples."""
+
+
+_OF_REASON: dict[KillReason, tuple[Outcome, str]] = {
+    KillReason.CANCELLED: (Outcome.INTERRUPTED, "the study ended or was stopped ({where})"),
+    KillReason.FOREIGN: (Outcome.DEVICE_NOT_CLEAN, "others were on the device: {foreign}"),
+    KillReason.DEADLINE: (Outcome.TIMEOUT, "a phase took longer than the {deadline} it may take ({where})"),
+    KillReason.MEMORY: (Outcome.OOM, "resident memory reached {peak}, above the limit of {limit} ({where})"),
+    KillReason.HOST_MEMORY: (
+        Outcome.OOM,
+        "worker (at most {peak}) and compilers (at most {compilers}) took more than the machine has ({where})",
+    ),
+}
+
+_OF_FAILURE: dict[FailureClass, Outcome] = {
+    FailureClass.OOM: Outcome.OOM,
+    FailureClass.GRAPH_BREAK: Outcome.GRAPH_BREAK,
+    FailureClass.COMPILE_ERROR: Outcome.COMPILE_ERROR,
+    FailureClass.COMPILE_NOT_APPLIED: Outcome.COMPILE_NOT_APPLIED,
+    FailureClass.WRONG_RESULT: Outcome.WRONG_RESULT,
+    FailureClass.UNSTABLE: Outcome.UNSTABLE,
+    FailureClass.CONFLICT: Outcome.CONFLICT,
+    FailureClass.USER_CODE: Outcome.CRASH,  # Ask `user_error` first: it ends the search.
+    FailureClass.OTHER: Outcome.CRASH,
+}
+
+_MAY_HIDE_MEMORY = frozenset({FailureClass.OTHER, FailureClass.COMPILE_ERROR})
+"""Failures behind which an out-of-memory can hide; then what was said and logged tells."""
+
+
+def classify(
+    attempt: Attempt, *, reference: Parity | None = None, tolerance: Mapping[Precision, Tolerance] = TOLERANCE
+) -> Verdict:
+    """Return what happened in one attempt. Pure: the same attempt always gives the same verdict.
+
+    Args:
+        reference: loss and gradient of the study's reference; None: nothing to compare with (yet).
+        tolerance: what differences from it are allowed, by precision.
+    """
+    # The table: the first row that has a finding decides.
+    verdict = (
+        _killed(attempt)  # 1. the parent's own reasons
+        or _failed(attempt)  # 2. result: an exception, by its type; unclear ones by what was said and logged
+        or _wrong(attempt, reference, tolerance)  # 3. result: not the step of the reference
+        or _not_compiled(attempt)  # 4. result: a compile that did nothing
+        or _measured(attempt)  # 5. result: peak device against the limit
+        or _ended(attempt)  # 6. no result: signal and exit status, then the log's last lines
+    )
+    return verdict.model_copy(
+        update={"flags": evidence.flags_of(attempt), "peak_device_bytes": peak_device_bytes(attempt)}
+    )
+
+
+def user_error(attempt: Attempt) -> str | None:
+    """Return what the user's own model, loss or batch function raised: wrong input, no trial's outcome."""
+    failure = attempt.result.failure if attempt.result else None
+    if failure is None or failure.failure_class is not FailureClass.USER_CODE:
+        return None
+    return f"{failure.type}: {failure.detail}"
+
+
+def _killed(attempt: Attempt) -> Verdict | None:
+    if attempt.kill_reason is None:
+        return None
+    outcome, sentence = _OF_REASON[attempt.kill_reason]
+    phase, request = evidence.phase_of(attempt), attempt.request
+    deadline = request.deadlines.get(phase)
+    detail = sentence.format(
+        where=evidence.where(attempt),
+        foreign=attempt.foreign or "memory without a visible owner",
+        deadline="time" if deadline is None else format_duration(deadline),
+        peak=format_gib(peak_device_bytes(attempt)),
+        limit=format_gib(request.limit_bytes),
+        compilers=format_gib(attempt.compilers_peak_bytes),
+    )
+    return Verdict(outcome=outcome, phase=phase, detail=detail)
+
+
+def _failed(attempt: Attempt) -> Verdict | None:
+    failure = attempt.result.failure if attempt.result else None
+    if failure is None:
+        return None
+    if failure.failure_class in _MAY_HIDE_MEMORY:
+        complaint = evidence.memory_complaint(f"{attempt.tail}\n{evidence.messages(failure)}")
+        if complaint:
+            detail = f"{failure.type} in {evidence.where(attempt)}, and memory seems to be the cause: {complaint}"
+            return Verdict(outcome=Outcome.OOM, kind=Kind.SUSPECTED, phase=failure.phase, detail=detail)
+    outcome = _OF_FAILURE[failure.failure_class]
+    return Verdict(outcome=outcome, kind=failure.kind, phase=failure.phase, detail=failure.detail)
+
+
+def _wrong(attempt: Attempt, reference: Parity | None, tolerance: Mapping[Precision, Tolerance]) -> Verdict | None:
+    parity = attempt.result.parity if attempt.result else None
+    if parity is None:
+        return None
+    if not is_finite(parity):
+        return _wrong_result(Kind.NAN, "loss or gradient of the first batch is NaN or infinite")
+    if parity.gradient_norm == 0:
+        return _wrong_result(Kind.NO_GRADIENT, "no trainable tensor received a gradient")
+    if reference is not None and parity.tensors_without_gradient > reference.tensors_without_gradient:
+        counts = f"{parity.tensors_without_gradient}, in the reference {reference.tensors_without_gradient}"
+        return _wrong_result(Kind.NO_GRADIENT, f"trainable tensors without a gradient: {counts}")
+    if not parity.parameter_changed:
+        return _wrong_result(Kind.NO_GRADIENT, "the first optimizer step changed no parameter")
+    if reference is None:
+        return None
+    found = fault(parity, reference, tolerance[attempt.request.workload.precision])
+    return _wrong_result(Kind.NUMERICS, found) if found else None
+
+
+def _wrong_result(kind: Kind, detail: str) -> Verdict:
+    return Verdict(outcome=Outcome.WRONG_RESULT, kind=kind, phase=Phase.FIRST_STEP, detail=detail)
+
+
+def _not_compiled(attempt: Attempt) -> Verdict | None:
+    if attempt.result is None or attempt.request.strategy.get("mode", COMPILE_OFF) == COMPILE_OFF:
+        return None
+    report = attempt.result.compile
+    detail = evidence.compile_fault(report)
+    if detail is None:
+        return None
+    kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None
+    return Verdict(outcome=Outcome.COMPILE_NOT_APPLIED, kind=kind, phase=Phase.FIRST_STEP, detail=detail)
+
+
+def _measured(attempt: Attempt) -> Verdict | None:
+    if attempt.result is None:
+        return None
+    peak, limit = peak_device_bytes(attempt), attempt.request.limit_bytes
+    if attempt.result.throughput is None or peak is None:
+        missing = "throughput" if attempt.result.throughput is None else "peak device"
+        return _crash(attempt, f"the worker's result has no failure, and no {missing} either")
+    if peak > limit:
+        detail = f"peak device {format_gib(peak)} is above the limit of {format_gib(limit)}"
+        return Verdict(outcome=Outcome.OVER_BUDGET, phase=evidence.peak_phase(attempt), detail=detail)
+    return Verdict(outcome=Outcome.OK)
+
+
+def _ended(attempt: Attempt) -> Verdict:
+    end = evidence.how_it_ended(attempt)
+    if evidence.signal_of(attempt) == signal.SIGKILL:
+        # Not ours: `kill_reason` would say so.
+        return _crash(attempt, f"{end}, and not by us: most likely the kernel, as the host was out of memory")
+    complaint = evidence.memory_complaint(attempt.tail)
+    if complaint:
+        detail = f"{end}, and memory seems to be the cause: {complaint}"
+        return Verdict(outcome=Outcome.OOM, kind=Kind.SUSPECTED, phase=evidence.phase_of(attempt), detail=detail)
+    return _crash(attempt, f"{end}; last line of the log: {evidence.last_line(attempt.tail)}")
+
+
+def _crash(attempt: Attempt, detail: str) -> Verdict:
+    return Verdict(outcome=Outcome.CRASH, phase=evidence.phase_of(attempt), detail=detail)

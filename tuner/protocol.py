@@ -300,3 +300,5 @@ class Attempt(Frozen):
     """Who else was on the device, where that ended or prevented the trial."""
     strays: tuple[str, ...] = ()
     """Processes that the worker left and that were killed."""
+    shared_card: bool = False
+    """Others were on the card from the start, and the user accepted it."""

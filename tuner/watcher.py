@@ -83,14 +83,13 @@ class Worker:
         trial_dir: TrialDir,
         *,
         parent_pipe: int,
-        deadlines: dict[Phase, float],
         memory: Memory,
         family: Family,
         grace_s: float,
     ) -> None:
         self.request, self.trial_dir, self.pid = request, trial_dir, process.pid
         self._process, self._parent_pipe = process, parent_pipe
-        self._deadlines, self._memory, self._family, self._grace_s = deadlines, memory, family, grace_s
+        self._memory, self._family, self._grace_s = memory, family, grace_s
         self._started_at, self._start = time.time(), time.monotonic()
         self._phase, self._phase_start = Phase.START, self._start
         self._events: list[Event] = []
@@ -171,7 +170,7 @@ class Worker:
         if self._result_seen is not None:
             return None
         reason = self._memory.sample(self._phase)
-        if reason is None and time.monotonic() - self._phase_start > self._deadlines[self._phase]:
+        if reason is None and time.monotonic() - self._phase_start > self.request.deadlines[self._phase]:
             return KillReason.DEADLINE
         return reason
 

@@ -1,0 +1,255 @@
+"""One table decides what happened: every row of it, and every pair that could be taken for another."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from tests.tuner.trials import attempt, parity, request, result
+from tuner.outcome import Outcome, classify, user_error
+from tuner.protocol import (
+    CompileReport,
+    Event,
+    Failure,
+    FailureClass,
+    Flag,
+    GraphBreak,
+    KillReason,
+    Kind,
+    Parity,
+    Phase,
+    PhaseRecord,
+    TrialResult,
+)
+from tuner.units import GIB
+from tuner.workload import Precision, Workload
+
+WARNING = "[W caching_allocator] could not get another 640 MB block, 0.1 GiB left on the device"
+
+
+def measured(**fields: Any) -> TrialResult:
+    return result("a", **fields)
+
+
+def failed(failure_class: FailureClass, **fields: Any) -> TrialResult:
+    usual = {"failure_class": failure_class, "phase": Phase.FIRST_STEP, "type": "builtins.RuntimeError"}
+    return result("a", throughput=None, failure=Failure(**(usual | {"detail": "API call failed"} | fields)))
+
+
+def events(phase: Phase, step: int | None = None) -> tuple[Event, ...]:
+    first = Event(time=time.time(), event="phase", phase=Phase.LOAD)
+    return (first, Event(time=time.time(), event="phase" if step is None else "step", phase=phase, step=step))
+
+
+def test_ok() -> None:
+    verdict = classify(attempt(result=measured(parity=parity())), reference=parity())
+    assert (verdict.outcome, verdict.detail, verdict.phase) == (Outcome.OK, "", None)
+    assert verdict.peak_device_bytes == GIB // 2
+
+
+@pytest.mark.parametrize("seen_by", ["worker", "parent"])
+def test_over_budget_whoever_saw_the_peak(seen_by: str) -> None:
+    own = PhaseRecord(phase=Phase.SETTLE, seconds=1.0, device_bytes=2 * GIB if seen_by == "worker" else None)
+    peaks = {Phase.STEADY: GIB // 2} | ({Phase.SETTLE: 2 * GIB} if seen_by == "parent" else {})
+    verdict = classify(attempt(result=measured(phases=(own,)), device_peaks=peaks))
+    assert (verdict.outcome, verdict.phase) == (Outcome.OVER_BUDGET, Phase.SETTLE)
+    assert verdict.peak_device_bytes == 2 * GIB and "2.00 GiB" in verdict.detail and "1.00 GiB" in verdict.detail
+
+
+def test_a_peak_at_the_limit_fits() -> None:
+    assert classify(attempt(result=measured(), device_peaks={Phase.STEADY: GIB})).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        (KillReason.CANCELLED, Outcome.INTERRUPTED),
+        (KillReason.FOREIGN, Outcome.DEVICE_NOT_CLEAN),
+        (KillReason.DEADLINE, Outcome.TIMEOUT),
+        (KillReason.MEMORY, Outcome.OOM),
+        (KillReason.HOST_MEMORY, Outcome.OOM),
+    ],
+)
+def test_the_parents_reasons(reason: KillReason, outcome: Outcome) -> None:
+    killed = attempt(
+        request(deadlines={Phase.SETTLE: 90.0}),
+        kill_reason=reason,
+        exit_code=None,
+        exit_signal=9,
+        events=events(Phase.SETTLE, 3),
+        foreign="4711 train.py" if reason is KillReason.FOREIGN else None,
+        tail=WARNING,
+    )
+    verdict = classify(killed)
+    assert (verdict.outcome, verdict.phase, verdict.kind) == (outcome, Phase.SETTLE, None)
+    expected = {KillReason.FOREIGN: "4711 train.py", KillReason.DEADLINE: "1 m 30 s", KillReason.MEMORY: "0.50 GiB"}
+    assert expected.get(reason, "settle, after step 3") in verdict.detail
+
+
+@pytest.mark.parametrize("failure_class", set(FailureClass) - {FailureClass.USER_CODE, FailureClass.OTHER})
+def test_failures_by_class(failure_class: FailureClass) -> None:
+    verdict = classify(attempt(result=failed(failure_class, kind=Kind.RECOMPILE_LIMIT), exit_code=1))
+    assert verdict.outcome == Outcome(failure_class.value)
+    assert (verdict.phase, verdict.kind, verdict.detail) == (
+        Phase.FIRST_STEP,
+        Kind.RECOMPILE_LIMIT,
+        "API call failed",
+    )
+
+
+def test_user_code_is_no_outcome_of_a_trial() -> None:
+    broken = attempt(result=failed(FailureClass.USER_CODE, detail="no such layer"))
+    assert user_error(broken) == "builtins.RuntimeError: no such layer"
+    assert user_error(attempt(result=failed(FailureClass.OTHER))) is None
+    assert user_error(attempt()) is None
+
+
+@pytest.mark.parametrize("failure_class", [FailureClass.OTHER, FailureClass.COMPILE_ERROR])
+def test_memory_hides_behind_another_error(failure_class: FailureClass) -> None:
+    hidden = attempt(result=failed(failure_class), events=events(Phase.FIRST_STEP), tail=f"a\n{WARNING}\nb")
+    verdict = classify(hidden)
+    assert (verdict.outcome, verdict.kind, verdict.phase) == (Outcome.OOM, Kind.SUSPECTED, Phase.FIRST_STEP)
+    assert WARNING in verdict.detail
+
+
+def test_the_same_error_without_the_warning_is_a_crash() -> None:
+    tail = "compiling\nPYTORCH_CUDA_ALLOC_CONF is set\nRuntimeError: API call failed at call.cpp, line 98"
+    verdict = classify(attempt(result=failed(FailureClass.OTHER), tail=tail))
+    assert (verdict.outcome, verdict.kind) == (Outcome.CRASH, None)
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"])
+def test_a_hidden_cause_in_the_traceback(text: str) -> None:
+    traceback = f"  File x\n    alloc failed\ntorch.AcceleratorError: {text}\n\nDuring handling …"
+    assert classify(attempt(result=failed(FailureClass.OTHER, traceback=traceback))).kind is Kind.SUSPECTED
+    source_only = "  File x\n    raise OutOfMemoryError\nValueError: x"
+    assert classify(attempt(result=failed(FailureClass.OTHER, traceback=source_only))).outcome is Outcome.CRASH
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "terminate called after throwing an instance of 'std::bad_alloc'",
+        "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes",
+        "MemoryError",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "Warning: allocator flushed its cache: 23.1 GiB reserved, 90.2 MiB free",
+        "allocation of 512 MiB failed",
+        "cc1plus: failed to allocate 1048576 bytes",
+    ],
+)
+def test_what_allocators_say(line: str) -> None:
+    assert classify(attempt(exit_code=1, tail=line)).kind is Kind.SUSPECTED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "peak allocated 3.10 GiB, reserved 3.50 GiB",
+        "UserWarning: expandable_segments not supported on this platform (CUDAAllocatorConfig.h:28)",
+        "failed to parse PYTORCH_CUDA_ALLOC_CONF",
+        "RuntimeError: no room left in the memory format table",
+        "FAILED to connect",
+    ],
+)
+def test_what_only_names_an_allocation(line: str) -> None:
+    assert classify(attempt(exit_code=1, tail=line)).outcome is Outcome.CRASH
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind"),
+    [
+        ({"loss": math.nan}, Kind.NAN),
+        ({"gradient": (math.nan, 1.0)}, Kind.NAN),
+        ({"gradient_norm": math.inf}, Kind.NAN),
+        ({"gradient_norm": 0.0, "tensors_without_gradient": 9}, Kind.NO_GRADIENT),
+        ({"tensors_without_gradient": 2}, Kind.NO_GRADIENT),
+        ({"parameter_changed": False}, Kind.NO_GRADIENT),
+        ({"gradient": (4.0, 3.0)}, Kind.NUMERICS),
+        ({"loss": 3.0}, Kind.NUMERICS),
+    ],
+)
+def test_wrong_results(fields: dict[str, Any], kind: Kind) -> None:
+    verdict = classify(attempt(result=measured(parity=parity(**fields))), reference=parity())
+    assert (verdict.outcome, verdict.kind, verdict.phase) == (Outcome.WRONG_RESULT, kind, Phase.FIRST_STEP)
+    assert verdict.detail
+
+
+def test_a_wrong_result_is_wrong_at_every_budget() -> None:
+    wrong = attempt(result=measured(parity=parity(loss=math.nan)), device_peaks={Phase.STEADY: 2 * GIB})
+    assert classify(wrong).outcome is Outcome.WRONG_RESULT
+
+
+def test_without_a_reference_numbers_are_not_judged() -> None:
+    assert classify(attempt(result=measured(parity=parity(gradient=(4.0, 3.0))))).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(("precision", "outcome"), [("32-true", Outcome.WRONG_RESULT), ("bf16-mixed", Outcome.OK)])
+def test_the_tolerance_goes_by_precision(precision: str, outcome: Outcome) -> None:
+    asked = request()
+    workload = Workload.model_validate(asked.workload.model_dump() | {"precision": Precision(precision)})
+    off_by_4_percent: Parity = parity(gradient=(3.0, 4.2))
+    tried = attempt(asked.model_copy(update={"workload": workload}), result=measured(parity=off_by_4_percent))
+    assert classify(tried, reference=parity()).outcome is outcome
+
+
+GOOD = CompileReport(graphs=2, chosen_modules=4, compiled_modules=4)
+BREAK = GraphBreak(site="model.py:7", reason="data-dependent", count=1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "kind"),
+    [
+        ({}, Outcome.OK, None),
+        ({"graphs": 0, "compiled_modules": 0}, Outcome.COMPILE_NOT_APPLIED, None),
+        ({"compiled_modules": 3}, Outcome.COMPILE_NOT_APPLIED, None),
+        ({"compiled_modules": 3, "recompile_limit_hit": True}, Outcome.COMPILE_NOT_APPLIED, Kind.RECOMPILE_LIMIT),
+        ({"recompile_limit_hit": True}, Outcome.COMPILE_NOT_APPLIED, Kind.RECOMPILE_LIMIT),
+        ({"eager_ops": 12}, Outcome.COMPILE_NOT_APPLIED, None),
+        ({"eager_ops": 12, "graph_breaks": (BREAK,)}, Outcome.OK, None),
+    ],
+)
+def test_compiled_needs_evidence(changes: dict[str, Any], outcome: Outcome, kind: Kind | None) -> None:
+    tried = measured(compile=GOOD.model_copy(update=changes))
+    compiled = classify(attempt(request(strategy={"mode": "default"}), result=tried))
+    assert (compiled.outcome, compiled.kind) == (outcome, kind)
+    assert classify(attempt(request(strategy={"mode": "off"}), result=tried)).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"exit_code": None, "exit_signal": 11}, "SIGSEGV"),
+        ({"exit_code": 139}, "SIGSEGV"),
+        ({"exit_code": None, "exit_signal": 9, "tail": WARNING}, "kernel"),
+        ({"exit_code": 137}, "kernel"),
+        ({"exit_code": 1, "tail": "Traceback\nKeyError: 'q_proj'\n"}, "KeyError: 'q_proj'"),
+        ({"exit_code": 0}, "exit status 0 in settle, no result"),
+        ({"exit_code": 0, "result_error": "result.json is not whole JSON: x"}, "not whole JSON"),
+        ({"result": measured(throughput=None)}, "no throughput"),
+        ({"result": measured(), "device_peaks": {}}, "no peak device"),
+    ],
+)
+def test_crashes_say_what_was_seen(fields: dict[str, Any], words: str) -> None:
+    verdict = classify(attempt(events=events(Phase.SETTLE), **fields))
+    assert (verdict.outcome, verdict.phase, verdict.kind) == (Outcome.CRASH, Phase.SETTLE, None)
+    assert words in verdict.detail and "\n" not in verdict.detail
+
+
+def test_without_an_event_it_ended_in_start() -> None:
+    assert classify(attempt(exit_code=1)).phase is Phase.START
+
+
+def test_a_result_stands_whatever_the_exit_was() -> None:
+    assert classify(attempt(result=measured(), exit_code=None, exit_signal=9)).outcome is Outcome.OK
+
+
+def test_flags() -> None:
+    retried = PhaseRecord(phase=Phase.STEADY, seconds=3.0, alloc_retries=2)
+    tried = measured(flags=(Flag.COLD, Flag.NOISY), phases=(retried,))
+    verdict = classify(attempt(request(emulated=True), result=tried, shared_card=True))
+    assert verdict.flags == (Flag.COLD, Flag.NOISY, Flag.TIGHT, Flag.EMULATED, Flag.SHARED_CARD)
+    assert verdict.outcome is Outcome.OK
