@@ -1,0 +1,143 @@
+"""The worker: one strategy, one process. ``python -m tuner.worker TRIAL_DIR``."""
+
+from __future__ import annotations
+
+from tuner.parent_pipe import watch_parent
+
+watch_parent()  # before anything heavy: from here on this process dies with its parent
+
+import os  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from importlib import metadata  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
+
+from tuner.protocol import CompileReport, Event, Flag, Phase, TrialResult  # noqa: E402
+from tuner.trial_dir import TrialDir  # noqa: E402
+
+if TYPE_CHECKING:
+    from tuner.protocol import Failure, TrialRequest
+    from tuner.worker.measure import Measurement
+
+_PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "triton")
+
+
+def main(path: str) -> int:
+    """Run the trial of a folder; the exit status is 0 wherever a result was written."""
+    trial_dir = TrialDir(Path(path))
+    request = trial_dir.read_request()
+    started = _process_start()
+    trial_dir.append_event(Event(time=started, event="phase", phase=Phase.START))
+
+    from tuner.worker.failure import classify_exception
+    from tuner.worker.measure import Measurement, Trial
+
+    measurement = Measurement(request=request, emit=trial_dir.append_event, phase_started=started)
+    failure: Failure | None = None
+    try:
+        Trial(measurement).run()
+    except Exception as error:  # one of the two entries: whatever it is, the parent is told
+        fullgraph = bool(request.strategy["fullgraph"])
+        failure = classify_exception(error, measurement.phase, (measurement.step or 0) + 1, fullgraph)
+        print(failure.traceback, file=sys.stderr, flush=True)
+    trial_dir.write_result(make_result(request, measurement, failure))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreter shutdown frees CUDA graphs and pools one by one, for seconds; the result is safe already.
+    os._exit(0)
+
+
+def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) -> TrialResult:
+    """Return all that was measured, whether the trial came to its end or not."""
+    import torch
+
+    applied = m.applied
+    params = list(applied.model.parameters()) if applied else []
+    return TrialResult(
+        trial_uuid=request.trial_uuid,
+        phases=tuple(m.phases),
+        throughput=None if failure else m.throughput,
+        compile=m.health.report(m.compile_seconds) if m.health else CompileReport(),
+        parity=m.parity,
+        micro_batch=applied.micro_batch if applied else 1,
+        accumulation=applied.accumulation if applied else 1,
+        parameters=sum(p.numel() for p in params) or None,
+        trainable_parameters=sum(p.numel() for p in params if p.requires_grad) or None,
+        optimizer_state_bytes=_state_bytes(applied.optimizer) if applied else None,
+        layers=_layers(m),
+        applied=applied.done if applied else (),
+        notes=tuple(m.notes),
+        flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *_effect_flags(m)])),
+        versions=_versions(),
+        threads=torch.get_num_threads(),
+        settle_steps=m.settle_steps,
+        model_seconds=m.model_seconds,
+        failure=failure,
+    )
+
+
+def _layers(m: Measurement) -> int | None:
+    from tuner.build import BuildConflict, decoder_layers
+
+    if m.applied is None:
+        return None
+    try:
+        return len(decoder_layers(m.applied.model))
+    except BuildConflict:
+        return None
+
+
+def _state_bytes(optimizer: object) -> int:
+    """Bytes of the optimizer's state tensors."""
+    import torch
+
+    state = getattr(optimizer, "state", {})
+    tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+    return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _cache_flags(m: Measurement) -> list[Flag]:
+    """Was anything of this strategy found in the compile cache?"""
+    if not m.compiles:
+        return []
+    from torch._dynamo.utils import counters
+
+    hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    return [Flag.WARM if hits else Flag.COLD]
+
+
+def _effect_flags(m: Measurement) -> list[Flag]:
+    """An 8-bit optimizer keeps tensors under 4,096 elements in 32 bits; with none larger it changed nothing."""
+    import torch
+
+    if m.applied is None or not str(m.request.strategy["optimizer"]).startswith("adamw-8bit"):
+        return []
+    state = m.applied.optimizer.state
+    tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
+    if tensors and not any(t.dtype is torch.uint8 for t in tensors):
+        m.notes.append("optimizer: no tensor is large enough for 8-bit state")
+        return [Flag.NO_EFFECT]
+    return []
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _process_start() -> float:
+    """Return the Unix time at which this process was started, to a hundredth of a second."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[19])
+    uptime = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,126 @@
+"""From an exception to its class and kind, by type; by text only where torch raises plain RuntimeErrors."""
+
+from __future__ import annotations
+
+import re
+import traceback as tracebacks
+from collections.abc import Iterator
+
+import torch
+
+from tuner.build import BuildConflict
+from tuner.protocol import Failure, FailureClass, Kind, Phase
+from tuner.worker.load import UserCodeError
+
+_TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
+_ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) (KiB|MiB|GiB|bytes) is allocated by PyTorch")
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+# Plain RuntimeErrors, by their text: (pattern, class, kind). Each pattern is what torch raises, with its source.
+_BY_TEXT: tuple[tuple[str, FailureClass, Kind | None], ...] = (
+    # c10/core/impl/alloc_cpu.cpp
+    (r"DefaultCPUAllocator: (can't|not enough memory)", FailureClass.OOM, None),
+    # cuBLAS and cuDNN handles and workspaces, and the driver itself, outside the caching allocator
+    (r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUDA error: out of memory", FailureClass.OOM, Kind.SUSPECTED),
+    # torch/_dynamo/eval_frame.py, the stance of the steady phase
+    (r"fail_on_recompile", FailureClass.UNSTABLE, None),
+    # torch/csrc/autograd: backward of a loss that hangs on nothing that requires a gradient
+    (r"does not require grad and does not have a grad_fn", FailureClass.WRONG_RESULT, Kind.NO_GRADIENT),
+    # torch/_inductor/cudagraph_trees.py
+    (r"CUDAGraphs? that has been overwritten|overwritten by a subsequent run", FailureClass.CONFLICT, None),
+    (r"graph recording observed an input tensor deallocate", FailureClass.CONFLICT, None),
+)
+
+
+class NotWhatItSays(Exception):
+    """Raised by the measuring itself: the trial is not what its strategy says."""
+
+    def __init__(self, failure_class: FailureClass, kind: Kind | None, detail: str) -> None:
+        super().__init__(detail)
+        self.failure_class, self.kind, self.detail = failure_class, kind, detail
+
+
+def classify_exception(error: BaseException, phase: Phase, step: int | None, fullgraph: bool) -> Failure:
+    """Return the `Failure` that `error` stands for."""
+    failure_class, kind, detail = _decide(error, fullgraph)
+    return Failure(
+        failure_class=failure_class,
+        kind=kind,
+        phase=phase,
+        type=f"{type(error).__module__}.{type(error).__qualname__}",
+        detail=detail,
+        traceback="".join(tracebacks.format_exception(error))[-20_000:],
+        step=step,
+        needed_bytes=_needed_bytes(error) if failure_class is FailureClass.OOM else None,
+    )
+
+
+def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind | None, str]:
+    if isinstance(error, NotWhatItSays):
+        return error.failure_class, error.kind, error.detail
+    if isinstance(error, UserCodeError):
+        return FailureClass.USER_CODE, None, str(error)
+    if isinstance(error, BuildConflict):
+        return FailureClass.CONFLICT, None, str(error)
+    chain = list(_chain(error))
+    for found in chain:  # first: an out-of-memory inside a compiler is one all the same
+        if isinstance(found, (torch.OutOfMemoryError, MemoryError)):
+            return FailureClass.OOM, None, first_line(found)
+    for found in chain:
+        decided = _by_type(found, fullgraph)
+        if decided is not None:
+            return (*decided, first_line(found))
+    for found in chain:
+        for pattern, failure_class, kind in _BY_TEXT:
+            if isinstance(found, RuntimeError) and re.search(pattern, str(found)):
+                return failure_class, kind, first_line(found)
+    for found in chain:
+        if _is_compiler_error(found):
+            return FailureClass.COMPILE_ERROR, None, first_line(found)
+    return FailureClass.OTHER, None, first_line(error)
+
+
+def _by_type(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind | None] | None:
+    from torch._dynamo import exc
+    from torch.utils.checkpoint import CheckpointError
+
+    if isinstance(error, CheckpointError):
+        return FailureClass.WRONG_RESULT, Kind.CHECKPOINT_MISMATCH
+    if isinstance(error, exc.FailOnRecompileLimitHit):
+        return FailureClass.COMPILE_ERROR, Kind.RECOMPILE_LIMIT
+    if isinstance(error, (exc.Unsupported, exc.UserError)):
+        return (FailureClass.GRAPH_BREAK, Kind.UNSUPPORTED_BY_MODEL) if fullgraph else (FailureClass.COMPILE_ERROR, None)
+    return None
+
+
+def _is_compiler_error(error: BaseException) -> bool:
+    from torch._dynamo import exc
+
+    module = type(error).__module__
+    return isinstance(error, exc.TorchDynamoException) or module.startswith(("torch._inductor", "torch._dynamo", "triton"))
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        # BackendCompilerFailed and InductorError keep what they wrap in an attribute.
+        inner = getattr(current, "inner_exception", None)
+        current = inner if isinstance(inner, BaseException) else current.__cause__ or current.__context__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the type and the first non-empty line of the message, cut to a sentence."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}"[:400]
+
+
+def _needed_bytes(error: BaseException) -> int | None:
+    """Allocated plus the refused request, as the allocator's message has them: a lower bound of the need."""
+    text = next((str(e) for e in _chain(error) if isinstance(e, torch.OutOfMemoryError)), "")
+    tried, allocated = _TRIED.search(text), _ALLOCATED.search(text)
+    if tried is None or allocated is None:
+        return None
+    return sum(int(float(m[1]) * _UNITS[m[2]]) for m in (tried, allocated))

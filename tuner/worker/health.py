@@ -1,0 +1,170 @@
+"""What was really compiled: graph breaks, recompiles, graphs, coverage, the partitioner's plan."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tuner.protocol import CompileReport, GraphBreak
+
+_SITE = re.compile(r'(?:from user code at|Graph break in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)')
+_REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(.+)")
+_GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
+_REGION = "Torch-Compiled Region"
+_COMPILED_CALL = ("## Call CompiledFxGraph", "CompiledFunction")
+_EAGER_OPS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::scaled_dot_product_attention"})
+
+
+class _Listener(logging.Handler):
+    """Collects what dynamo says about graph breaks and recompiles; its counters miss data-dependent branches."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.DEBUG)
+        self.breaks: Counter[tuple[str, str]] = Counter()
+        self.recompiles: list[str] = []
+        self.limit_hit = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if record.name.endswith("__graph_breaks"):
+            self.breaks[_break_site(message)] += 1
+        elif record.name.endswith("__recompiles"):
+            found = _GUARD.search(message)
+            self.recompiles.append(found[1].strip() if found else message.strip().splitlines()[0])
+        elif "recompile_limit" in message or "cache_size_limit" in message:
+            self.limit_hit = True
+
+
+def _break_site(message: str) -> tuple[str, str]:
+    site = _SITE.search(message)
+    where = "?" if site is None else site[1] or f"{site[2]}:{site[3]}"
+    reason = _REASON.search(message)
+    return where, (reason[1] if reason else message.strip().splitlines()[0])[:300]
+
+
+class CompileHealth:
+    """Listens from before the first compile; asked at the end. Does nothing where nothing is compiled."""
+
+    def __init__(self, enabled: bool, wants_plan: bool) -> None:
+        self.enabled = enabled
+        self._listener = _Listener()
+        self._plans: list[dict[str, Any]] = []
+        self._chosen = self._compiled = self._eager_ops = 0
+        if enabled:
+            self._listen()
+            if wants_plan:
+                _capture_plans(self._plans)
+
+    def _listen(self) -> None:
+        import torch._dynamo
+        import torch._logging
+
+        torch._dynamo.config.suppress_errors = False  # a hidden failure would be measured as eager
+        torch._logging.set_logs(graph_breaks=True, recompiles=True)
+        for name in list(logging.Logger.manager.loggerDict):
+            if name.startswith("torch._dynamo") and name.endswith(("__graph_breaks", "__recompiles", "convert_frame")):
+                logging.getLogger(name).addHandler(self._listener)
+
+    def activity(self) -> tuple[int, int]:
+        """Return how much was compiled and recorded so far; it stands still once a strategy has settled."""
+        if not self.enabled:
+            return 0, 0
+        from torch._dynamo.utils import counters
+
+        return int(counters["stats"]["unique_graphs"]) + len(self._listener.recompiles), _recorded_graphs()
+
+    def last_recompile(self) -> str | None:
+        """Return the guard of the latest recompile."""
+        return self._listener.recompiles[-1] if self._listener.recompiles else None
+
+    def observe(self, forward: Callable[[], Any], modules: Sequence[nn.Module]) -> Any:
+        """Run one forward under the CPU profiler and count the calls that entered compiled code.
+
+        dynamo wraps each compiled frame in a region of the profiler; a frame that it skipped, for
+        whatever reason, has none. A region inside another belongs to a part of the same call.
+        """
+        if not self.enabled:
+            return forward()
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
+            result = forward()
+        events = profiler.events() or []
+        outer = sum(e.name.startswith(_REGION) and not _inside(e, (_REGION,)) for e in events)
+        self._chosen, self._compiled = len(modules), min(outer, len(modules))
+        self._eager_ops = sum(e.name in _EAGER_OPS and not _inside(e, _COMPILED_CALL) for e in events)
+        return result
+
+    def report(self, compile_seconds: float) -> CompileReport:
+        """Return all that was seen."""
+        if not self.enabled:
+            return CompileReport()
+        from torch._dynamo.utils import counters
+
+        breaks = tuple(GraphBreak(site=s, reason=r, count=n) for (s, r), n in self._listener.breaks.most_common())
+        return CompileReport(
+            graphs=int(counters["stats"]["unique_graphs"]),
+            chosen_modules=self._chosen,
+            compiled_modules=self._compiled,
+            eager_ops=self._eager_ops,
+            graph_breaks=breaks,
+            recompiles=tuple(self._listener.recompiles),
+            recompile_limit_hit=self._listener.limit_hit,
+            compile_seconds=compile_seconds,
+            cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
+            plan={"regions": self._plans} if self._plans else None,
+        )
+
+
+def _inside(event: Any, prefixes: tuple[str, ...]) -> bool:
+    parent = event.cpu_parent
+    while parent is not None:
+        if parent.name.startswith(prefixes):
+            return True
+        parent = parent.cpu_parent
+    return False
+
+
+def _recorded_graphs() -> int:
+    """Return the number of CUDA graphs recorded so far in this process."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0
+    from torch._inductor import cudagraph_trees
+
+    manager = cudagraph_trees.get_manager(torch.cuda.current_device(), create_if_none_exists=False)
+    if manager is None:
+        return 0
+    # An itertools.count shows its next value in its repr alone.
+    return int(re.sub(r"\D", "", repr(manager.graph_counter)) or 0)
+
+
+def _capture_plans(plans: list[dict[str, Any]]) -> None:
+    """Keep what the partitioner chose for the activation memory budget.
+
+    torch has it in a structured trace (``min_cut_information``) with the whole joint graph around
+    it; only its few figures are taken, at the place where the trace would be written. A compile
+    that comes from the cache has none.
+    """
+    from torch._functorch import partitioners
+
+    if not hasattr(partitioners, "create_structured_trace_for_min_cut_info"):
+        return
+
+    def keep(**given: Any) -> None:
+        wanted = (
+            "memory_budget", "min_act_size", "max_act_size", "saved_values_act_size", "expected_runtime",
+            "more_aggressive_saved_values_mem_ratio", "aggressive_recomputation_saved_values_mem_ratio",
+        )  # fmt: skip
+        plan: dict[str, Any] = {name: float(given[name]) for name in wanted if given.get(name) is not None}
+        plan["recomputed_nodes"] = len(given.get("recomputable_node_idxs", ()))
+        plan["saved_nodes"] = len(given.get("saved_node_idxs", ()))
+        plans.append(plan)
+
+    partitioners.create_structured_trace_for_min_cut_info = keep
+    partitioners.AOT_PARTITIONER_DEBUG = True

@@ -1,0 +1,58 @@
+"""The allocator's peaks of one phase. On a CPU there are none: the parent samples resident memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The allocator's peaks since the last reset, in bytes; None where there is no caching allocator."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    """Total less free of the device, as this process sees it now: no peak."""
+    alloc_retries: int = 0
+
+
+class Memory:
+    """Reads and resets the peaks of a device, always at the borders of phases.
+
+    Autotuning reads the allocator's peak counter to decide where it may clone arguments
+    (torch/_inductor/runtime/triton_heuristics.py), so a reset elsewhere would change what is measured.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._retries = 0
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was asked to."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def take(self) -> Peaks:
+        """Return the peaks since the last call, and reset them."""
+        if self.device.type != "cuda" or not torch.cuda.is_initialized():
+            return Peaks()
+        stats = torch.cuda.memory_stats(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        retries = int(stats.get("num_alloc_retries", 0))
+        peaks = Peaks(
+            allocated_bytes=int(stats.get("allocated_bytes.all.peak", 0)),
+            reserved_bytes=int(stats.get("reserved_bytes.all.peak", 0)),
+            device_bytes=total - free,
+            alloc_retries=retries - self._retries,
+        )
+        self._retries = retries
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peaks
+
+
+def set_cap(cap_bytes: int, device: torch.device) -> None:
+    """Limit what the caching allocator may reserve on `device` to `cap_bytes`, from now on."""
+    _, total = torch.cuda.mem_get_info(device)
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_bytes / total), device)
