@@ -36,14 +36,12 @@ class ActivationMemoryBudget(Knob):
                 f"with dropout an activation memory budget below {SMALLEST_WITH_DROPOUT} makes gradients silently "
                 "wrong (pytorch #190717)"
             )
-        if strategy["checkpointing"] != "off":
-            return _beside_checkpointing(str(strategy["scope"]))
         if strategy["scope"] == "whole" and value < SMALLEST_WHOLE:
             return pointless(
                 f"over the whole model an activation memory budget of {value:g} has a higher peak than larger values: "
                 "the backward recomputes the whole forward at once"
             )
-        return None
+        return _beside_checkpointing(str(strategy["checkpointing"]), str(strategy["scope"]))
 
     def apply(self, build: Build, value: Value) -> None:
         """Set torch's config, also to 1: another value may be left from before.
@@ -67,13 +65,17 @@ class ActivationMemoryBudget(Knob):
         return {} if trainer == "trainer" and value == self.baseline else None
 
 
-def _beside_checkpointing(scope: str) -> Conflict:
-    if scope in ("whole", "layer"):
-        return pointless("checkpointing inside the compiled region already decides what is saved there")
-    return impossible(
-        f"with scope={scope} checkpointing lies outside the compiled region, and the recomputation may be partitioned "
-        "differently from the forward: CheckpointError"
-    )
+def _beside_checkpointing(checkpointing: str, scope: str) -> Conflict | None:
+    if checkpointing == "off":
+        return None
+    if scope not in ("whole", "layer"):
+        return impossible(
+            f"with scope={scope} checkpointing lies outside the compiled region, and the recomputation may be "
+            "partitioned differently from the forward: CheckpointError"
+        )
+    if checkpointing == "every-block":
+        return pointless("every block is checkpointed inside the compiled region, so nothing is left to decide there")
+    return pointless("checkpointing and an activation memory budget spare the same activations: one of them is enough")
 
 
 KNOB = ActivationMemoryBudget()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from strategies.knob import CompilePlan, Target, Value
+from strategies.knob import CompilePlan, Conflict, Knob, Strategy, Target, Value
 from strategies.recipes import complete
 
 
@@ -70,3 +70,15 @@ def cpu() -> Target:
 def full() -> Callable[..., dict[str, Value]]:
     """Make a full strategy of some values and the baselines."""
     return lambda **values: complete(values)
+
+
+@pytest.fixture
+def conflict() -> Callable[[Knob, Strategy, Target], Conflict]:
+    """Return the conflict that there must be."""
+
+    def found(knob: Knob, strategy: Strategy, target: Target) -> Conflict:
+        result = knob.conflict(strategy, target)
+        assert result is not None
+        return result
+
+    return found

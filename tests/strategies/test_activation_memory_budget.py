@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch._functorch.config as functorch_config
@@ -10,8 +12,8 @@ from strategies.knob import Severity
 
 
 @pytest.fixture
-def severity(full, cuda):
-    def of(value, dropout=0.0, **values):
+def severity(full: Any, cuda: Any) -> Any:
+    def of(value: Any, dropout: float = 0.0, **values: Any) -> Any:
         strategy = full(**({"mode": "default"} | values), activation_memory_budget=value)
         conflict = KNOB.conflict(strategy, cuda(dropout=dropout))
         return conflict and conflict.severity
@@ -20,51 +22,51 @@ def severity(full, cuda):
 
 
 @pytest.fixture(autouse=True)
-def torchs_own_value_returns():
+def torchs_own_value_returns() -> Any:
     with functorch_config.patch(activation_memory_budget=functorch_config.activation_memory_budget):
         yield
 
 
-def test_means_nothing_with_compile_off(full):
+def test_means_nothing_with_compile_off(full: Any) -> None:
     assert not KNOB.active(full(mode="off"))
     assert KNOB.active(full(mode="default"))
 
 
 @pytest.mark.parametrize("value", [v for v in KNOB.values if v < 1])
 @pytest.mark.parametrize("checkpointing", ["every-block", "every-second-block"])
-def test_beside_checkpointing(value, checkpointing, severity):
-    def of(scope):
+def test_beside_checkpointing(value: Any, checkpointing: str, severity: Any) -> None:
+    def of(scope: str) -> Any:
         return severity(value, checkpointing=checkpointing, scope=scope)
 
     assert [of("whole"), of("layer")] == [Severity.POINTLESS] * 2
     assert [of("attention"), of("mlp")] == [Severity.IMPOSSIBLE] * 2
 
 
-def test_the_smallest_two_are_pointless_over_the_whole_model(severity):
+def test_the_smallest_two_are_pointless_over_the_whole_model(severity: Any) -> None:
     legal = [value for value in KNOB.values if severity(value, scope="whole") is None]
     assert legal == [1.0, 0.9, 0.7, 0.5, 0.4, 0.3, 0.2]
 
 
 @pytest.mark.parametrize("scope", ["layer", "attention", "mlp"])
-def test_all_are_legal_over_less(scope, severity):
+def test_all_are_legal_over_less(scope: str, severity: Any) -> None:
     assert [severity(value, scope=scope) for value in KNOB.values] == [None] * 9
 
 
-def test_dropout_forbids_what_makes_gradients_wrong(severity, full, cuda):
+def test_dropout_forbids_what_makes_gradients_wrong(conflict: Any, severity: Any, full: Any, cuda: Any) -> None:
     legal = [value for value in KNOB.values if severity(value, dropout=0.05, scope="layer") is None]
     assert legal == [1.0, 0.9, 0.7, 0.5]
     assert severity(0.4, dropout=0.05, scope="layer") is Severity.IMPOSSIBLE
-    conflict = KNOB.conflict(full(mode="default", activation_memory_budget=0.0), cuda(dropout=0.1))
-    assert "#190717" in conflict.reason
+    found = conflict(KNOB, full(mode="default", activation_memory_budget=0.0), cuda(dropout=0.1))
+    assert "#190717" in found.reason
 
 
-def test_wrong_gradients_come_before_what_is_only_pointless(severity):
+def test_wrong_gradients_come_before_what_is_only_pointless(severity: Any) -> None:
     assert severity(0.0, dropout=0.1, scope="whole") is Severity.IMPOSSIBLE
     assert severity(0.4, dropout=0.1, scope="layer", checkpointing="every-block") is Severity.IMPOSSIBLE
 
 
 @pytest.mark.parametrize("value", KNOB.values)
-def test_apply_always_sets_torchs_config(value, build):
+def test_apply_always_sets_torchs_config(value: Any, build: Any) -> None:
     functorch_config.activation_memory_budget = 0.123
     KNOB.apply(build, value)
     assert functorch_config.activation_memory_budget == value
@@ -85,7 +87,7 @@ class Stack(nn.Module):
         return x
 
 
-def _bytes_kept(value, build) -> int:
+def _bytes_kept(value: Any, build: Any) -> int:
     torch._dynamo.reset()
     KNOB.apply(build, value)
     stack, kept = Stack(), {}
@@ -100,6 +102,6 @@ def _bytes_kept(value, build) -> int:
     return sum(kept.values())
 
 
-def test_torch_keeps_less_for_a_smaller_value(build):
+def test_torch_keeps_less_for_a_smaller_value(build: Any) -> None:
     everything, half, nothing = (_bytes_kept(value, build) for value in (1.0, 0.5, 0.0))
     assert nothing < half < everything

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ class Block(nn.Module):
         self.up, self.down, self.drop = nn.Linear(16, 64), nn.Linear(64, 16), nn.Dropout(0.2)
 
     def forward(self, x: torch.Tensor, *, scale: float = 1.0) -> torch.Tensor:
-        return x + scale * self.down(self.drop(nn.functional.gelu(self.up(x))))
+        hidden: torch.Tensor = self.down(self.drop(nn.functional.gelu(self.up(x))))
+        return x + scale * hidden
 
 
 def _model(layers: int = 4) -> nn.Sequential:
@@ -29,7 +31,7 @@ def _model(layers: int = 4) -> nn.Sequential:
     return nn.Sequential(*[Block() for _ in range(layers)])
 
 
-def _run(model: nn.Module) -> tuple[int, list[torch.Tensor]]:
+def _run(model: nn.Module) -> tuple[int, list[torch.Tensor | None]]:
     """Return the bytes kept after the forward, and the gradients."""
     kept: dict[int, int] = {}
 
@@ -45,7 +47,7 @@ def _run(model: nn.Module) -> tuple[int, list[torch.Tensor]]:
     return sum(kept.values()), [parameter.grad for parameter in model.parameters()]
 
 
-def _wrapped(value, build_of, layers: int = 4):
+def _wrapped(value: Any, build_of: Any, layers: int = 4) -> Any:
     model = _model(layers)
     build = build_of(model=model, layers=list(model))
     KNOB.apply(build, value)
@@ -53,14 +55,14 @@ def _wrapped(value, build_of, layers: int = 4):
 
 
 @pytest.mark.parametrize("value", ["every-block", "every-second-block"])
-def test_gradients_are_identical_and_fewer_bytes_are_kept(value, build_of):
+def test_gradients_are_identical_and_fewer_bytes_are_kept(value: Any, build_of: Any) -> None:
     plain_bytes, plain = _run(_model())
     kept_bytes, gradients = _run(_wrapped(value, build_of)[0])
-    assert all(torch.equal(a, b) for a, b in zip(plain, gradients, strict=True))
+    assert all(a is not None and b is not None and torch.equal(a, b) for a, b in zip(plain, gradients, strict=True))
     assert kept_bytes < plain_bytes
 
 
-def test_every_block_keeps_less_than_every_second_one(build_of):
+def test_every_block_keeps_less_than_every_second_one(build_of: Any) -> None:
     sizes = [_run(_wrapped(value, build_of)[0])[0] for value in KNOB.values]
     assert sizes[1] < sizes[2] < sizes[0]
 
@@ -68,51 +70,52 @@ def test_every_block_keeps_less_than_every_second_one(build_of):
 @pytest.mark.parametrize(
     ("value", "chosen"), [("off", set()), ("every-block", {0, 1, 2, 3, 4}), ("every-second-block", {0, 2, 4})]
 )
-def test_which_layers_are_wrapped(value, chosen, build_of):
+def test_which_layers_are_wrapped(value: Any, chosen: set[int], build_of: Any) -> None:
     model, build = _wrapped(value, build_of, layers=5)
     assert {i for i, layer in enumerate(model) if "forward" in vars(layer)} == chosen
     assert build.hooks_removed == (1 if chosen else 0)
 
 
-def test_the_keys_of_the_state_stay_as_they_were(build_of):
+def test_the_keys_of_the_state_stay_as_they_were(build_of: Any) -> None:
     assert list(_wrapped("every-block", build_of)[0].state_dict()) == list(_model().state_dict())
 
 
-def test_keyword_arguments_arrive():
-    block = Block().eval()
+def test_keyword_arguments_arrive() -> None:
+    block: Any = Block().eval()
     x = torch.randn(2, 16, requires_grad=True)
     plain = block(x, scale=0.5)
     block.forward = checkpointed(block.forward)
     assert torch.equal(block(x, scale=0.5), plain)
 
 
-def _frames(forward) -> int:
+def _frames(forward: Any) -> int:
     """Return how many graphs dynamo makes of a layer with this `forward`."""
     torch._dynamo.reset()
-    layer, counter = Block(), CompileCounter()
+    layer: Any = Block()
+    counter = CompileCounter()
     layer.forward = forward(layer.forward)
     layer.compile(backend=counter)
     layer(torch.randn(2, 16)).sum().backward()
-    return counter.frame_count
+    return int(counter.frame_count)
 
 
-def test_dynamo_traces_the_wrapper_as_one_graph():
+def test_dynamo_traces_the_wrapper_as_one_graph() -> None:
     assert _frames(checkpointed) == 1
 
 
-def test_dynamo_skips_a_partial_in_silence():
+def test_dynamo_skips_a_partial_in_silence() -> None:
     # Why `checkpointed` is a plain function; if this ever fails, the trap is gone.
     assert _frames(lambda forward: functools.partial(checkpoint, forward, use_reentrant=False)) == 0
 
 
-def test_a_cache_would_be_written_twice_and_is_switched_off(build_of):
-    model = _model()
+def test_a_cache_would_be_written_twice_and_is_switched_off(build_of: Any) -> None:
+    model: Any = _model()
     model.config = SimpleNamespace(use_cache=True)
     KNOB.apply(build_of(model=model, layers=list(model)), "every-block")
     assert model.config.use_cache is False
 
 
-def test_a_llama_trains_the_same(build_of):
+def test_a_llama_trains_the_same(build_of: Any) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -120,7 +123,7 @@ def test_a_llama_trains_the_same(build_of):
     )
     tokens = torch.randint(0, 64, (2, 12))
 
-    def gradients(value):
+    def gradients(value: Any) -> Any:
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).train()
         KNOB.apply(build_of(model=model, layers=model.model.layers), value)
@@ -131,26 +134,26 @@ def test_a_llama_trains_the_same(build_of):
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_no_layers_is_an_error(build_of):
+def test_no_layers_is_an_error(build_of: Any) -> None:
     with pytest.raises(ValueError, match="no decoder layers"):
         KNOB.apply(build_of(model=nn.Linear(1, 1)), "every-block")
 
 
 @pytest.mark.parametrize("value", ["every-block", "every-second-block"])
 @pytest.mark.parametrize("scope", ["attention", "mlp"])
-def test_impossible_around_graphs(value, scope, full, cuda):
-    def conflict(mode, scope):
+def test_impossible_around_graphs(value: Any, scope: str, full: Any, cuda: Any) -> None:
+    def found(mode: str, scope: str) -> Any:
         return KNOB.conflict(full(mode=mode, scope=scope, checkpointing=value), cuda())
 
-    assert conflict("reduce-overhead", scope).severity is Severity.IMPOSSIBLE
-    assert conflict("max-autotune", scope).severity is Severity.IMPOSSIBLE
-    assert conflict("default", scope) is None
-    assert conflict("reduce-overhead", "layer") is None
+    assert found("reduce-overhead", scope).severity is Severity.IMPOSSIBLE
+    assert found("max-autotune", scope).severity is Severity.IMPOSSIBLE
+    assert found("default", scope) is None
+    assert found("reduce-overhead", "layer") is None
 
 
-def test_every_second_block_is_pointless_for_one_layer(full, cuda):
+def test_every_second_block_is_pointless_for_one_layer(conflict: Any, full: Any, cuda: Any) -> None:
     strategy = full(checkpointing="every-second-block")
-    assert KNOB.conflict(strategy, cuda(layers=1)).severity is Severity.POINTLESS
+    assert conflict(KNOB, strategy, cuda(layers=1)).severity is Severity.POINTLESS
     assert KNOB.conflict(strategy, cuda(layers=2)) is None
     assert KNOB.conflict(strategy, cuda(layers=None)) is None
     assert KNOB.conflict(full(checkpointing="every-block"), cuda(layers=1)) is None

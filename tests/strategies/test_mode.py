@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from strategies.knob import Severity
+from strategies.knob import Severity, Target
 from strategies.mode import KNOB
 
 
@@ -10,32 +12,34 @@ from strategies.mode import KNOB
     ("mode", "same"),
     [("reduce-overhead", "repeats default"), ("max-autotune", "repeats max-autotune-no-cudagraphs")],
 )
-def test_graphs_are_pointless_on_a_cpu(mode, same, full, cpu):
-    conflict = KNOB.conflict(full(mode=mode), cpu)
-    assert conflict.severity is Severity.POINTLESS
-    assert same in conflict.reason
+def test_graphs_are_pointless_on_a_cpu(conflict: Any, mode: str, same: str, full: Any, cpu: Target) -> None:
+    found = conflict(KNOB, full(mode=mode), cpu)
+    assert found.severity is Severity.POINTLESS
+    assert same in found.reason
 
 
 @pytest.mark.parametrize("mode", ["off", "default", "max-autotune-no-cudagraphs"])
-def test_the_others_are_legal_on_a_cpu(mode, full, cpu):
+def test_the_others_are_legal_on_a_cpu(mode: str, full: Any, cpu: Target) -> None:
     assert KNOB.conflict(full(mode=mode), cpu) is None
 
 
 @pytest.mark.parametrize(
     ("mode", "same"), [("max-autotune-no-cudagraphs", "repeats default"), ("max-autotune", "repeats reduce-overhead")]
 )
-def test_autotuning_is_pointless_below_68_multiprocessors(mode, same, full, cuda):
-    assert same in KNOB.conflict(full(mode=mode), cuda(multiprocessors=67)).reason
+def test_autotuning_is_pointless_below_68_multiprocessors(
+    conflict: Any, mode: str, same: str, full: Any, cuda: Any
+) -> None:
+    assert same in conflict(KNOB, full(mode=mode), cuda(multiprocessors=67)).reason
     assert KNOB.conflict(full(mode=mode), cuda(multiprocessors=68)) is None
     assert KNOB.conflict(full(mode=mode), cuda(multiprocessors=None)) is None
 
 
-def test_graphs_are_pointless_with_varying_lengths(full, cuda):
+def test_graphs_are_pointless_with_varying_lengths(full: Any, cuda: Any) -> None:
     legal = {m for m in KNOB.values if KNOB.conflict(full(mode=m), cuda(lengths_vary=True)) is None}
     assert legal == {"off", "default", "max-autotune-no-cudagraphs"}
 
 
-def test_the_68_are_torchs_own():
+def test_the_68_are_torchs_own() -> None:
     import inspect
 
     import torch._inductor.utils as utils
@@ -43,7 +47,7 @@ def test_the_68_are_torchs_own():
     assert "68" in inspect.getsource(utils.is_big_gpu)
 
 
-def test_apply(build):
+def test_apply(build: Any) -> None:
     KNOB.apply(build, "reduce-overhead")
     assert build.compile.enabled
     assert build.compile.options == {"mode": "reduce-overhead"}
@@ -51,13 +55,13 @@ def test_apply(build):
     assert not build.compile.enabled
 
 
-def test_torch_knows_every_mode():
+def test_torch_knows_every_mode() -> None:
     from torch._inductor import list_mode_options
 
     assert set(KNOB.values) - {"off"} <= set(list_mode_options())
 
 
-def test_the_graph_modes_are_those_with_graphs():
+def test_the_graph_modes_are_those_with_graphs() -> None:
     from torch._inductor import list_mode_options
 
     from strategies.knob import GRAPH_MODES
@@ -66,7 +70,7 @@ def test_the_graph_modes_are_those_with_graphs():
     assert with_graphs == GRAPH_MODES
 
 
-def test_a_trainer_cannot_run_graphs_with_accumulation():
+def test_a_trainer_cannot_run_graphs_with_accumulation() -> None:
     assert KNOB.export("default", "trainer") == {"torch_compile": True, "torch_compile_mode": "default"}
     assert KNOB.export("off", "trainer") == {"torch_compile": False}
     assert KNOB.export("reduce-overhead", "trainer") is None

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from strategies.spelling import read, spell
@@ -29,7 +31,7 @@ BUDGET = (1.0, 0.5, 0.25, 0.0)
         ("4.0", (1, 2, 4), 4),
     ],
 )
-def test_what_is_meant(given, values, meant):
+def test_what_is_meant(given: Any, values: Any, meant: Any) -> None:
     value = read(given, values)
     assert value == meant
     assert type(value) is type(meant)
@@ -55,10 +57,10 @@ def test_what_is_meant(given, values, meant):
         ({"a": 1}, (False, True)),
     ],
 )
-def test_what_means_nothing(given, values):
+def test_what_means_nothing(given: Any, values: Any) -> None:
     assert read(given, values) is None
 
 
 @pytest.mark.parametrize("value", ["default", True, False, 0.5, 0.0, 4])
-def test_what_is_spelled_is_read(value):
+def test_what_is_spelled_is_read(value: Any) -> None:
     assert read(spell(value), ("default", "other") if value == "default" else (value,)) == value
