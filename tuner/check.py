@@ -27,6 +27,16 @@ CHILD_SECONDS = 300.0
 """A cold tiny compile takes 20 s on two slow cores, importing torch from a cold disk up to a minute."""
 
 
+def check_cache(studies: Path) -> Path:
+    """Where the check compiles, below the folder that holds the studies."""
+    return studies / "cache" / "check"
+
+
+def check_file(studies: Path) -> Path:
+    """Where the child's answer is kept."""
+    return studies / "check.json"
+
+
 class _Kept(Frozen):
     """The file that keeps the child's answer."""
 
