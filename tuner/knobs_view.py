@@ -26,6 +26,8 @@ def print_knobs(knobs: Iterable[Knob], console: Console | None = None) -> None:
 def cells(knob: Knob) -> list[str]:
     """Name, values (the slow ones marked), baseline, stage and help."""
     values = ", ".join(spell(value) + ("*" if value in knob.slow else "") for value in knob.values)
+    if type(knob).domain is not Knob.domain:
+        values = "decided by the workload"
     slow = " (*: takes minutes to compile, joins with an hour or by --knob)" if knob.slow else ""
     return [knob.name, values + slow, spell(knob.baseline), knob.stage.name.lower(), knob.help]
 

@@ -1,0 +1,81 @@
+"""How the check's child names a cause, from exceptions in the shapes that torch really raises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tuner.worker.check import Child, cause, chain, describe
+
+
+class InductorError(RuntimeError):
+    """Has the cause in an attribute, as torch's has."""
+
+    def __init__(self, inner: Exception) -> None:
+        super().__init__(f"{type(inner).__name__}: {inner}\n\nSet TORCHDYNAMO_VERBOSE=1")
+        self.inner_exception = inner
+
+
+class InvalidCxxCompiler(RuntimeError):
+    """No compiler."""
+
+
+class CppCompileError(RuntimeError):
+    """A compiler that failed."""
+
+
+def test_a_wrapped_missing_compiler() -> None:
+    error = InductorError(InvalidCxxCompiler("No working C++ compiler found in (None, '/bin/false')"))
+    assert cause(error).startswith("the C++ compiler does not work: InvalidCxxCompiler: No working")
+
+
+def test_missing_headers_show_the_compilers_line() -> None:
+    output = "C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\nx.cpp:1: fatal error: Python.h: No such file"
+    assert "Python.h: No such file" in cause(InductorError(CppCompileError(output)))
+
+
+@pytest.mark.parametrize("kind", [PermissionError, FileExistsError, NotADirectoryError])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_cache_folder_in_both_shapes(kind: type[OSError], wrapped: bool) -> None:
+    inner = kind(13, "no", "/cache")
+    assert cause(InductorError(inner) if wrapped else inner) == "the cache folder cannot be written: /cache: no"
+
+
+def test_the_cause_may_be_behind_raise_from() -> None:
+    try:
+        try:
+            raise FileExistsError(17, "File exists", "/cache")
+        except FileExistsError as inner:
+            raise ImportError("cannot import name") from inner
+    except ImportError as error:
+        assert "/cache" in cause(error)
+
+
+def test_an_unknown_cause_is_the_innermost_one() -> None:
+    assert cause(InductorError(ValueError("something\nelse"))) == "ValueError: something"
+
+
+def test_a_chain_that_bites_its_tail_ends() -> None:
+    error = InductorError(ValueError("x"))
+    error.inner_exception.__cause__ = error
+    assert len(list(chain(error))) == 2
+
+
+def test_an_exception_without_text_has_its_type() -> None:
+    assert describe(KeyError()) == "KeyError"
+
+
+def test_a_torch_that_cannot_be_imported_ends_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> None:
+        raise OSError(f"libcudart.so.13: cannot open shared object file ({name})")
+
+    monkeypatch.setattr("importlib.import_module", refuse)
+    out = tmp_path / "out.json"
+    Child(out, "cpu").run()
+    report = json.loads(out.read_text())
+    assert report["stage"] == "torch"
+    assert [(i["name"], i["ok"]) for i in report["items"]] == [("torch", False)]
+    assert "libcudart.so.13" in report["items"][0]["value"]
+    assert not list(tmp_path.glob("*.part"))
