@@ -28,12 +28,20 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def arm(read_end: int, group: int) -> None:
-    """Let the kernel send SIGKILL to the process group `group` once the pipe's write end closes."""
-    fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
-    fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
-    flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
-    fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+def arm(read_end: int, group: int) -> bool:
+    """Let the kernel send SIGKILL to the process group `group` once the pipe's write end closes.
+
+    Returns:
+        False where this kernel cannot (sandboxes that imitate one); the other two ways are left.
+    """
+    try:
+        fcntl.fcntl(read_end, fcntl.F_SETOWN, -group)
+        fcntl.fcntl(read_end, _F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(read_end, fcntl.F_GETFL)
+        fcntl.fcntl(read_end, fcntl.F_SETFL, flags | os.O_ASYNC)
+    except OSError:
+        return False
+    return True
 
 
 def become_subreaper() -> None:

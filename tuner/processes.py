@@ -6,6 +6,7 @@ Every function takes a process that may be gone already: then it returns 0, None
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,14 +52,23 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * PAGE_BYTES
 
 
-def children(pid: int) -> list[int]:
-    """Return the direct children of `pid`, of all its threads."""
+def descendants(pid: int) -> list[int]:
+    """Return the children of `pid`, their children and so on, parents first."""
+    children = _listed_children if _kernel_lists_children() else _scan_children()
+    found = children(pid)
+    for child in found:
+        found += children(child)
+    return found
+
+
+def _kernel_lists_children() -> bool:
+    # Not every kernel does (CONFIG_PROC_CHILDREN); sandboxes that imitate one may not.
+    return (_PROC / "self" / "task" / str(os.getpid()) / "children").exists()
+
+
+def _listed_children(pid: int) -> list[int]:
     found: list[int] = []
-    try:
-        threads = os.listdir(_PROC / str(pid) / "task")
-    except OSError:
-        return found
-    for thread in threads:
+    for thread in _names(_PROC / str(pid) / "task"):
         try:
             found += map(int, (_PROC / str(pid) / "task" / thread / "children").read_text().split())
         except OSError:
@@ -66,12 +76,20 @@ def children(pid: int) -> list[int]:
     return found
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the children of `pid`, their children and so on, parents first."""
-    found = children(pid)
-    for child in found:
-        found += children(child)
-    return found
+def _scan_children() -> Callable[[int], list[int]]:
+    children: dict[int, list[int]] = {}
+    for pid in all_pids():
+        stat = read_stat(pid)
+        if stat is not None:
+            children.setdefault(stat.parent, []).append(pid)
+    return lambda pid: list(children.get(pid, []))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def read_environment(pid: int) -> dict[str, str]:
