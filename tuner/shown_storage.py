@@ -17,9 +17,10 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState
 
+from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.records import Records
-from tuner.space import describe
+from tuner.told import FINGERPRINT, attributes_of, constraints_of, state_of, value_of
 from tuner.units import GIB
 from tuner.wording import cause, headroom_bytes
 
@@ -32,22 +33,20 @@ class Known:
     """What our records say about one study."""
 
     study: StudyRecord
-    by_number: dict[int, TrialRecord]
-    """The launch of each trial of this study."""
     standing: dict[str, TrialRecord]
+    """By fingerprint, the record that stands: a later proof of a strategy above its trial."""
     best: TrialRecord | None
 
-    def record_of(self, number: int) -> TrialRecord | None:
-        """The record that stands for a trial: a later proof of its strategy above it."""
-        own = self.by_number.get(number)
-        return None if own is None else self.standing.get(own.fingerprint, own)
-
-    def best_number(self) -> int | None:
-        """The trial of the best record's strategy."""
-        if self.best is None:
+    def record_of(self, trial: FrozenTrial) -> TrialRecord | None:
+        """The record that stands for a trial; None for one that decided nothing."""
+        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
             return None
-        alike = [n for n, r in self.by_number.items() if r.fingerprint == self.best.fingerprint]
-        return self.best.number if self.best.number in alike else max(alike, default=None)
+        return self.standing.get(str(trial.user_attrs.get(FINGERPRINT)))
+
+    def is_best(self, trial: FrozenTrial) -> bool:
+        """Is it the trial of the best record's strategy?"""
+        record = self.record_of(trial)
+        return record is not None and self.best is not None and record.fingerprint == self.best.fingerprint
 
 
 class ShownStorage(BaseStorage):
@@ -62,23 +61,21 @@ class ShownStorage(BaseStorage):
         if study is None:
             return None
         records = self.records.for_key(study.key)
-        own = {r.number: r for r in records if r.study == study.name and r.number is not None}
-        stands = standing(records, study.limit_bytes)
-        return Known(study, own, stands, best(records, study.limit_bytes))
+        return Known(study, standing(records, study.limit_bytes), best(records, study.limit_bytes))
 
     def has_best(self, study_id: int) -> bool:
         """Is there a trial to be called best? Of a study that is not ours Optuna decides."""
         known = self.known(study_id)
-        return known is None or known.best_number() is not None
+        return known is None or any(known.is_best(t) for t in self.inner.get_all_trials(study_id, False))
 
     def get_best_trial(self, study_id: int) -> FrozenTrial:
         """Return the trial of our best record; where there is none any that ended, for `has_best` to hide."""
         known = self.known(study_id)
         if known is None:
             return self.inner.get_best_trial(study_id)
-        number, trials = known.best_number(), self.get_all_trials(study_id)
+        trials = self.get_all_trials(study_id, False)
         ended = (t for t in trials if t.state is TrialState.COMPLETE)
-        return next((t for t in trials if t.number == number), None) or next(ended)
+        return next((t for t in trials if known.is_best(t)), None) or next(ended)
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
@@ -163,31 +160,27 @@ def _refuse() -> NoReturn:
 
 
 def overlaid(trial: FrozenTrial, known: Known | None) -> FrozenTrial:
-    """Return a copy of `trial` with the outcome, the figures and the constraint of the record that stands for it."""
-    record = known.record_of(trial.number) if known else None
+    """Return a copy of `trial` as if the record that stands for it had been told: a told trial cannot be changed."""
+    record = known.record_of(trial) if known else None
     if known is None or record is None:
         return trial
-    shown = copy.copy(trial)
-    shown._user_attrs = {**trial.user_attrs, **attributes(record, known.study.limit_bytes)}
-    if record.peak_device_bytes is not None:
-        violation = record.peak_device_bytes / known.study.limit_bytes - 1
-        shown._system_attrs = {**trial._system_attrs, _LEGACY_CONSTRAINTS: [violation]}
+    limit_bytes = known.study.limit_bytes
+    shown, value = copy.copy(trial), value_of(record)
+    shown.state = state_of(record)
+    shown._values = None if value is None else [value]
+    shown._user_attrs = {**trial.user_attrs, **attributes(record, limit_bytes)}
+    constraints = list(constraints_of(record, limit_bytes).values())
+    shown._system_attrs = {**trial._system_attrs, **({_LEGACY_CONSTRAINTS: constraints} if constraints else {})}
     return shown
 
 
 def attributes(record: TrialRecord, limit_bytes: int) -> dict[str, Any]:
-    """Return what is shown beside a trial."""
+    """Return what is shown beside a trial: what a search tells, and what only the records know."""
     room = headroom_bytes(record, limit_bytes)
-    shown = {
-        "outcome": cause(record),
-        "strategy": describe(record.strategy),
-        "source": record.source,
-        "tokens_per_s": record.tokens_per_s,
-        "peak_gib": None if record.peak_device_bytes is None else round(record.peak_device_bytes / GIB, 3),
+    more = {
+        "cause": cause(record),
         "headroom_gib": None if room is None else round(room / GIB, 3),
-        "compile_s": record.compile_seconds,
-        "proved": True if record.role == "proof" else None,
+        "proved": True if record.role == "proof" and record.outcome is Outcome.OK else None,
         "flags": ", ".join(record.flags) or None,
-        "detail": record.detail or None,
     }
-    return {name: value for name, value in shown.items() if value is not None}
+    return attributes_of(record) | {name: value for name, value in more.items() if value is not None}

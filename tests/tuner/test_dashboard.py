@@ -23,6 +23,7 @@ from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.records import Records
 from tuner.storage import Storage, open_storage
+from tuner.told import attributes_of
 from tuner.units import GIB
 
 LAYER = {"mode": "default", "scope": "layer"}
@@ -43,6 +44,8 @@ class Made:
         """Write the record, then tell Optuna."""
         trial = self.study.ask({"mode": optuna.distributions.CategoricalDistribution(("off", "default", "x"))})
         self.records.add(record.model_copy(update={"number": trial.number}))
+        for name, value in attributes_of(record).items():
+            trial.set_user_attr(name, value)
         if record.tokens_per_s is None or record.peak_device_bytes is None:
             self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
             return
@@ -89,8 +92,8 @@ def test_the_best_trial_is_the_fastest_that_fits(made: Made, server: WSGIServer)
     assert dead["constraints"] == [] and dead["state"] == "Pruned"
     assert shown(best)["source"] == "recipe: layer" and "layer" in shown(best)["strategy"]
     assert float(shown(best)["tokens_per_s"]) == 2000.0
-    assert (float(shown(best)["peak_gib"]), float(shown(best)["headroom_gib"])) == (20.0, 3.0)
-    assert shown(dead)["outcome"] == "out of memory in first_step"
+    assert (float(shown(best)["peak_device_gib"]), float(shown(best)["headroom_gib"])) == (20.0, 3.0)
+    assert shown(dead)["cause"] == "out of memory in first_step"
     assert shown(dead)["detail"] == "2 GiB more"
 
 
@@ -111,6 +114,24 @@ def test_a_proved_winner_is_shown_as_its_trial(made: Made, server: WSGIServer) -
     assert [t["number"] for t in best] == [0]
     assert shown(best[0])["proved"] == "true" or shown(best[0])["proved"] == "True"
     assert float(shown(best[0])["tokens_per_s"]) == 1990.0
+
+
+def test_a_trial_that_fits_after_all_is_best(made: Made, server: WSGIServer) -> None:
+    made.told(record_of(Outcome.OOM, LAYER, needed_bytes=21 * GIB))
+    made.records.add(record_of(strategy=LAYER, role="retry", tokens_per_s=2000.0))
+    best = get(server, "/api/studies/1")["best_trials"]
+    assert [(t["number"], t["state"], t["values"]) for t in best] == [(0, "Complete", [2000.0])]
+
+
+def test_an_interrupted_trial_stays_one(made: Made, server: WSGIServer) -> None:
+    asked = made.study.ask()
+    for name, value in attributes_of(record_of(Outcome.INTERRUPTED, LAYER)).items():
+        asked.set_user_attr(name, value)
+    made.study.tell(asked, state=optuna.trial.TrialState.FAIL)
+    made.told(record_of(strategy=LAYER))
+    detail = get(server, "/api/studies/1")
+    assert [t["state"] for t in detail["trials"]] == ["Fail", "Complete"]
+    assert [t["number"] for t in detail["best_trials"]] == [1]
 
 
 def test_where_nothing_fits_no_trial_is_best(made: Made, server: WSGIServer) -> None:
