@@ -1,0 +1,187 @@
+"""The report of a study, from records alone."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from strategies.recipes import complete, leanest, recipes
+from tests.tuner.made import record_of, study_of
+from tuner.errors import ExitCode
+from tuner.outcome import Outcome
+from tuner.protocol import Flag, Phase
+from tuner.record import TrialRecord
+from tuner.report import Report, summary
+from tuner.report_view import print_report
+from tuner.units import GIB
+
+BASELINE: dict[str, Any] = {}
+CHECKPOINTING = {"checkpointing": "every-block"}
+LAYER = {"mode": "default", "scope": "layer"}
+GRAPHS = {"mode": "reduce-overhead", "scope": "layer"}
+
+
+def searched() -> list[TrialRecord]:
+    """A search in which the baseline died, and a compiled strategy won."""
+    return [
+        record_of(Outcome.OOM, BASELINE, number=0, source="reference: baseline", phase=Phase.SETTLE, detail="too much"),
+        record_of(strategy=CHECKPOINTING, number=1, source="reference: checkpointing", tokens_per_s=500.0),
+        record_of(strategy=LAYER, number=2, source="recipe: layer", tokens_per_s=1200.0, compile_seconds=13.0),
+        record_of(strategy=GRAPHS, number=3, source="sampler: tpe", tokens_per_s=1500.0, compile_seconds=16.0),
+        record_of(strategy=CHECKPOINTING | LAYER, number=4, source="sampler: tpe", tokens_per_s=800.0),
+        record_of(strategy=LAYER | {"dynamic": "true"}, number=5, source="sampler: tpe", tokens_per_s=1100.0),
+        record_of(strategy=LAYER | {"optimizer": "adamw-8bit"}, number=6, source="sampler: tpe", tokens_per_s=1000.0),
+    ]
+
+
+def labelled(report: Report, label: str) -> Any:
+    return next(line for line in report.comparisons if label in line.labels)
+
+
+def test_the_answer_is_one_sentence_with_its_figures() -> None:
+    report = summary(study_of(), searched())
+    assert report.exit_code is ExitCode.DONE
+    assert report.answer.count(". ") == 0
+    for part in ("24.00 GiB", "mode=reduce-overhead", "1,500 tokens/s", "3.00 times the best eager", "not proved"):
+        assert part in report.answer
+    assert "3.00 GiB to spare" in report.answer
+    assert report.next_command == "tuner export --study s -o best.yaml"
+
+
+def test_the_winner_is_compared_with_references_recipes_and_the_best_eager() -> None:
+    report = summary(study_of(), searched())
+    assert report.winner is not None and report.winner.trial == 3 and report.winner.winner_ratio == 1.0
+    baseline = labelled(report, "reference: baseline")
+    assert (baseline.outcome, baseline.winner_ratio, baseline.cause) == (Outcome.OOM, None, "out of memory in settle")
+    eager = labelled(report, "best eager")
+    assert eager.labels[0] == "reference: checkpointing" and eager.winner_ratio == 3.0
+    assert labelled(report, "recipe: layer").winner_ratio == 1.25
+    assert labelled(report, "recipe: layer").compile_seconds == 13.0
+
+
+def test_a_recipe_that_a_sampler_found_is_still_that_recipe() -> None:
+    record = record_of(strategy=LAYER, source="sampler: tpe")
+    assert labelled(summary(study_of(), [record]), "recipe: layer").outcome is Outcome.OK
+
+
+def test_a_recipe_at_the_largest_micro_batch_is_told_by_its_record() -> None:
+    name = next(recipe.name for recipe in recipes("full") if recipe.largest_micro_batch)
+    largest = record_of(strategy=CHECKPOINTING | {"micro_batch": 4}, source=f"recipe: {name}", tokens_per_s=700.0)
+    report = summary(study_of(), [*searched(), largest])
+    assert labelled(report, f"recipe: {name}").tokens_per_s == 700.0
+    assert "best eager" in labelled(report, f"recipe: {name}").labels
+
+
+def test_three_runners_up_in_order() -> None:
+    report = summary(study_of(), searched())
+    assert [line.trial for line in report.runners_up] == [2, 5, 6]
+
+
+def test_launches_are_counted_in_this_study_alone() -> None:
+    elsewhere = record_of(strategy={"mode": "default"}, study="other", tokens_per_s=1600.0)
+    report = summary(study_of(), [elsewhere, *searched()])
+    assert report.launches == 7
+    assert report.outcomes == {Outcome.OOM: 1, Outcome.OK: 6}
+    assert report.winner is not None and report.winner.tokens_per_s == 1600.0, "its record decides here too"
+
+
+def test_a_proof_stands_above_its_trial() -> None:
+    proof = record_of(strategy=GRAPHS, role="proof", tokens_per_s=1490.0)
+    report = summary(study_of(), [*searched(), proof])
+    assert report.proved and "proved in a fresh process" in report.answer and "not proved" not in report.answer
+    refuted = record_of(Outcome.OVER_BUDGET, GRAPHS, role="proof")
+    report = summary(study_of(), [*searched(), refuted])
+    assert report.winner is not None and report.winner.trial == 2 and not report.proved
+
+
+def test_where_only_eager_fits_it_wins_and_is_said_to_be_eager() -> None:
+    report = summary(study_of(), searched()[:2])
+    assert "500 tokens/s (eager)" in report.answer
+    report = summary(study_of(), [searched()[2]])
+    assert "no eager strategy that was tried fits" in report.answer
+
+
+def test_flags_of_shown_strategies_are_explained_once() -> None:
+    flagged = [r.model_copy(update={"flags": (Flag.EMULATED, Flag.COLD)}) for r in searched()]
+    report = summary(study_of(), flagged)
+    assert len(report.flags) == 2
+    assert any("emulated" in line and "a card" in line for line in report.flags)
+
+
+def test_nothing_fits_says_why_and_what_would_have_to_give() -> None:
+    dead = [
+        record_of(Outcome.OOM, dict(r.strategy), number=n, phase=Phase.FIRST_STEP, needed_bytes=(24 + n) * GIB)
+        for n, r in enumerate(leanest("full"))
+    ]
+    report = summary(study_of(), dead)
+    assert report.exit_code is ExitCode.NOTHING_FITS and report.winner is None and report.next_command is None
+    assert report.answer.startswith("Nothing fits in 24.00 GiB: the leanest")
+    assert [(c.words, c.count) for c in report.causes] == [("out of memory in first_step", 2)]
+    assert report.nearest_miss is not None and report.nearest_miss.missed_by_bytes == 2 * GIB
+    gives = " ".join(report.would_have_to_give)
+    assert "2.00 GiB more" in gives and "--adapter lora" in gives and "--seq-len" in gives
+    assert "not tried" not in gives
+
+
+def test_out_of_memory_while_loading_names_the_model() -> None:
+    report = summary(study_of(), [record_of(Outcome.OOM, {}, number=0, phase=Phase.LOAD, detail="weights")])
+    assert report.exit_code is ExitCode.NOTHING_FITS
+    assert "in load, before any knob" in report.answer
+    assert any("smaller model" in line for line in report.would_have_to_give)
+    assert not any("--seq-len" in line for line in report.would_have_to_give)
+
+
+def test_no_verdict_names_the_causes_and_what_was_not_tried() -> None:
+    records = [
+        record_of(Outcome.OOM, BASELINE, number=0, phase=Phase.SETTLE),
+        record_of(Outcome.TIMEOUT, {"mode": "default"}, number=1, phase=Phase.FIRST_STEP),
+    ]
+    report = summary(study_of(), records)
+    assert report.exit_code is ExitCode.NO_VERDICT
+    assert "1 out of memory in settle, 1 timed out in first_step" in report.answer
+    assert sum(line.startswith("not tried: ") for line in report.would_have_to_give) == 2
+
+
+def test_time_or_the_machine_where_it_is_not_memory() -> None:
+    late = summary(study_of(), [record_of(Outcome.TIMEOUT, LAYER, number=0, phase=Phase.FIRST_STEP)])
+    assert "--time-budget" in late.would_have_to_give[0]
+    broken = summary(study_of(), [record_of(Outcome.COMPILE_ERROR, LAYER, number=0)])
+    assert "tuner doctor" in broken.would_have_to_give[0]
+
+
+def test_a_study_without_launches() -> None:
+    report = summary(study_of(), [])
+    assert report.exit_code is ExitCode.NO_VERDICT and report.launches == 0
+    assert report.answer == "No trial has ended yet in study s."
+    assert "No launches yet." in printed(report)
+
+
+def printed(report: Report) -> str:
+    out = io.StringIO()
+    print_report(report, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_the_terminal_shows_answer_tables_and_command() -> None:
+    records = [*searched(), record_of(strategy=GRAPHS, role="proof", tokens_per_s=1500.0, flags=(Flag.TIGHT,))]
+    text = printed(summary(study_of(), records))
+    assert text.startswith("Fastest of what fits in 24.00 GiB")
+    for part in ("reference: baseline", "out of memory in settle", "3.00 x", "13.0 s", "proved [tight]", "runner-up"):
+        assert part in text
+    assert "8 launches: 1 out of memory, 7 ok" in text
+    assert "Export it: tuner export --study s -o best.yaml" in text
+
+
+def test_the_terminal_reads_no_markup_in_what_a_worker_said() -> None:
+    record = record_of(Outcome.CRASH, LAYER, number=0, role="retry", detail="bad [/bold] tag [red]")
+    assert "bad [/bold] tag [red]" in printed(summary(study_of(), [record]))
+
+
+def test_the_nearest_miss_is_shown() -> None:
+    text = printed(
+        summary(study_of(), [record_of(Outcome.OOM, complete(CHECKPOINTING), number=0, needed_bytes=24 * GIB)])
+    )
+    assert "needs at least 25.00 GiB, at least 2.00 GiB more than the limit" in text
+    assert "What would have to give:" in text
