@@ -52,9 +52,13 @@ def resident_bytes(pid: int) -> int:
     return int(fields[1]) * PAGE_BYTES
 
 
-def descendants(pid: int) -> list[int]:
-    """Return the children of `pid`, their children and so on, parents first."""
-    children = _listed_children if _kernel_lists_children() else _scan_children()
+def descendants(pid: int, *, surely: bool = False) -> list[int]:
+    """Return the children of `pid`, their children and so on, parents first.
+
+    `surely`: look at every process of the machine. The kernel's own list of children is quicker,
+    and may leave some out while others come and go.
+    """
+    children = _listed_children if _kernel_lists_children() and not surely else _scan_children()
     found = children(pid)
     for child in found:
         found += children(child)

@@ -49,8 +49,11 @@ class Family:
 
     def members(self) -> list[ProcessStat]:
         """Return what there is of it among our descendants; the worker itself and the dead included."""
-        stats = (processes.read_stat(pid) for pid in processes.descendants(os.getpid()))
-        return [stat for stat in stats if stat is not None and self._is_member(stat)]
+        stats = (processes.read_stat(pid) for pid in processes.descendants(os.getpid(), surely=True))
+        found = [stat for stat in stats if stat is not None and self._is_member(stat)]
+        # Once dead it shows its marker no more, and still has to be reaped.
+        self._seen.update((stat.pid, stat.start_ticks) for stat in found)
+        return found
 
     def wait_until_left(self) -> list[str]:
         """Give what outlived the worker a moment to go, and name what is still there."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.fake_nvml import IDLE, UUID, Entry, FakeNvml, card
-from tests.tuner.trials import FAKES, ROOT, request
+from tests.tuner.trials import FAKES, request
 from tuner.device import DeviceInfo, cpu_device, list_cards
 from tuner.errors import MachineError
 from tuner.executor import Executor, LocalExecutor
@@ -38,7 +38,7 @@ def open_executor(tmp_path: Path) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def open_executor(device: DeviceInfo, name: str = "ok", **settings: Any) -> LocalExecutor:
-            launcher = Launcher(os.environ | {"PYTHONPATH": str(ROOT)}, grace_s=0.5)
+            launcher = Launcher(os.environ, grace_s=0.5)
             command = [sys.executable, str(FAKES / f"{name}.py")]
             executor = LocalExecutor(launcher, device, command=command, lock_folder=tmp_path / "locks", **settings)
             return stack.enter_context(executor)

@@ -20,7 +20,7 @@ from tuner.trial_dir import TrialDir
 from tuner.units import GIB, MIB
 from tuner.watcher import Worker
 
-BASE = os.environ | {"PYTHONPATH": str(ROOT)}
+BASE = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
 Start = Callable[..., Worker]
 
 
