@@ -29,12 +29,13 @@ def test_an_orphan_known_by_its_marker_alone_is_killed_and_reaped(attempt: int) 
     trial_uuid = uuid.uuid4().hex
     orphans = [start_orphan(trial_uuid) for _ in range(3)]
     other = start_orphan("another")
-    names = Family(-1, trial_uuid).kill_rest()
-    assert sorted(int(name.split()[0]) for name in names) == sorted(orphans)
-    assert all(processes.read_stat(pid) is None for pid in orphans)
-    assert processes.read_stat(other) is not None, "another trial's"
-    os.kill(other, signal.SIGKILL)
-    os.waitpid(other, 0)
+    try:
+        names = Family(-1, trial_uuid).kill_rest()
+        assert sorted(int(name.split()[0]) for name in names) == sorted(orphans)
+        assert all(processes.read_stat(pid) is None for pid in orphans)
+    finally:
+        os.kill(other, signal.SIGKILL)  # Raises where it went too, though it is another trial's.
+        os.waitpid(other, 0)
 
 
 def test_only_the_strays_of_dead_searches_are_found() -> None:
