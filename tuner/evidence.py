@@ -26,8 +26,12 @@ _COMPLAINT = re.compile(
 
 
 def memory_complaint(text: str) -> str | None:
-    """Return the last line of `text` in which an allocator complains; None: there is none."""
-    complaints = [line.strip() for line in text.splitlines() if _COMPLAINT.search(line)]
+    """Return the last line of `text` in which an allocator complains; None: there is none.
+
+    Indented lines are passed over: they are the source lines of a traceback, and say nothing of this run.
+    """
+    said = [line.rstrip() for line in text.splitlines() if not line.startswith((" ", "\t"))]
+    complaints = [line for line in said if _COMPLAINT.search(line)]
     return complaints[-1][:200] if complaints else None
 
 
@@ -38,9 +42,8 @@ def last_line(text: str) -> str:
 
 
 def messages(failure: Failure) -> str:
-    """Return what the exception and those it hides said, without the source lines of the traceback."""
-    said = [line for line in failure.traceback.splitlines() if not line.startswith(" ")]
-    return "\n".join([*said, failure.detail])
+    """Return what the exception, and those it hides, said."""
+    return f"{failure.traceback}\n{failure.detail}"
 
 
 def phase_of(attempt: Attempt) -> Phase:

@@ -126,7 +126,8 @@ def test_a_hidden_cause_in_the_traceback(text: str) -> None:
     traceback = f"  File x\n    alloc failed\ntorch.AcceleratorError: {text}\n\nDuring handling …"
     assert classify(attempt(result=failed(FailureClass.OTHER, traceback=traceback))).kind is Kind.SUSPECTED
     source_only = "  File x\n    raise OutOfMemoryError\nValueError: x"
-    assert classify(attempt(result=failed(FailureClass.OTHER, traceback=source_only))).outcome is Outcome.CRASH
+    shown = attempt(result=failed(FailureClass.OTHER, traceback=source_only), tail=source_only)
+    assert classify(shown).outcome is Outcome.CRASH
 
 
 @pytest.mark.parametrize(
