@@ -52,13 +52,14 @@ class RichListener(Told):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self.console = console
-        self.live = Live(console=console, get_renderable=self.line, refresh_per_second=4, transient=True)
         self.done = 0
         self.target: int | None = None
         self.ends_at: float | None = None
         self.best = "none fits yet"
         self.name, self.running = "", ""
         self.running_since = 0.0
+        # Last: Live draws the line as soon as it is made.
+        self.live = Live(console=console, get_renderable=self.line, refresh_per_second=4, transient=True)
 
     def started(
         self, study: StudyRecord, notes: Sequence[str], target_trials: int | None, time_budget_seconds: float | None

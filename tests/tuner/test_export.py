@@ -1,0 +1,103 @@
+"""What is exported, and how it is written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.tuner.made import record_of, result_of, study_of, throughput_of
+from tuner.errors import WrongInput
+from tuner.export import choose, exported, load_plan, to_yaml, write
+from tuner.outcome import Outcome
+from tuner.protocol import Flag, Phase
+from tuner.record import TrialRecord
+from tuner.units import GIB
+
+LAYER = {"mode": "default", "scope": "layer"}
+
+
+def measured(**changes: object) -> TrialRecord:
+    result = result_of(throughput=throughput_of(), micro_batch=2, accumulation=2)
+    return record_of(**{"strategy": LAYER, "number": 3, "result": result, "seed": 7, **changes})
+
+
+def test_everything_that_was_measured_is_there() -> None:
+    record = measured(flags=(Flag.TIGHT,), compile_seconds=12.5, role="proof", number=None)
+    plan = exported(study_of(), record)
+    assert plan.proved and plan.flags == (Flag.TIGHT,) and plan.seed == 7 and plan.trial is None
+    assert (plan.budget_bytes, plan.limit_bytes, plan.cap_bytes) == (24 * GIB, 23 * GIB, 22 * GIB)
+    assert plan.measured.tokens_per_s == 1000.0 and plan.measured.step_seconds == 0.5
+    assert plan.measured.compile_seconds == 12.5
+    assert (plan.measured.micro_batch, plan.measured.accumulation) == (2, 2)
+    assert plan.measured.peak_device_bytes_by_phase == {Phase.LOAD: 3 * GIB, Phase.FIRST_STEP: 5 * GIB}
+    assert plan.environment == study_of().environment and plan.workload == study_of().workload
+    assert plan.strategy == record.strategy
+
+
+def test_the_text_explains_each_knob_that_is_not_baseline(tmp_path: Path) -> None:
+    record = measured(flags=(Flag.EMULATED,))
+    text = to_yaml(exported(study_of(), record), record)
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    assert sum(line.startswith(("#   mode: ", "#   scope: ")) for line in comments) == 2
+    assert not any("checkpointing:" in line for line in comments)
+    assert any("emulated" in line and "a card" in line for line in comments)
+    assert "1,000 tokens/s" in comments[0] and "not proved" in comments[0]
+    assert yaml.safe_load(text)["strategy"]["mode"] == "default"
+    write(text, tmp_path / "best.yaml")
+    assert load_plan(tmp_path / "best.yaml") == exported(study_of(), record)
+
+
+def test_a_baseline_that_wins_says_so() -> None:
+    record = measured(strategy={})
+    assert "# " + "  Nothing: the baseline is the fastest that fits." in to_yaml(exported(study_of(), record), record)
+
+
+def test_the_best_is_chosen_with_its_proof_above_it() -> None:
+    trial, proof = measured(tokens_per_s=1500.0), measured(role="proof", number=None, tokens_per_s=1490.0)
+    slower = measured(strategy={}, number=1)
+    assert choose(study_of(), [slower, trial], None) is trial
+    assert choose(study_of(), [slower, trial, proof], None) is proof
+    assert choose(study_of(), [slower, trial, proof], 3) is proof
+    assert choose(study_of(), [slower, trial, proof], 1) is slower
+    assert choose(study_of(), [record_of(Outcome.OOM)], None) is None
+
+
+def test_a_trial_over_budget_can_be_exported_by_number() -> None:
+    over = record_of(Outcome.OVER_BUDGET, LAYER, number=2)
+    assert choose(study_of(), [over], 2) is over
+
+
+def test_a_trial_without_figures_is_refused() -> None:
+    dead = record_of(Outcome.OOM, LAYER, number=2, phase=Phase.SETTLE)
+    with pytest.raises(
+        WrongInput, match="trial: has no figures to export, it ended as: out of memory in settle, not 2"
+    ):
+        choose(study_of(), [dead], 2)
+
+
+def test_a_trial_that_is_not_there_is_refused() -> None:
+    with pytest.raises(WrongInput, match="trials 3 to 3"):
+        choose(study_of(), [measured(), measured(study="other", number=9)], 9)
+    with pytest.raises(WrongInput, match="no trial yet"):
+        choose(study_of(), [], 0)
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "best.yaml"
+    path.write_text("old")
+    write("new\n", path)
+    assert path.read_text() == "new\n"
+    assert os.listdir(tmp_path) == ["best.yaml"]
+    assert path.stat().st_mode & 0o044, "others may read it, as a plain open would let them"
+
+
+def test_an_unwritable_folder_is_one_sentence_and_no_file(tmp_path: Path) -> None:
+    with pytest.raises(WrongInput, match=r"output: .*cannot be written"):
+        write("text", tmp_path / "none" / "best.yaml")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(WrongInput, match="Is a directory"):
+        write("text", tmp_path / "folder")
+    assert sorted(os.listdir(tmp_path)) == ["folder"]
