@@ -83,8 +83,11 @@ class CompileHealth:
         """Return the guard of the latest recompile."""
         return self._listener.recompiles[-1] if self._listener.recompiles else None
 
-    def observe(self, forward: Callable[[], Any], modules: Sequence[nn.Module]) -> Any:
+    def observe(self, forward: Callable[[], Any], modules: Sequence[nn.Module], whole: bool) -> Any:
         """Run one forward under the CPU profiler and count the calls that entered compiled code.
+
+        `whole`: all of the forward lies in `modules`, so that whatever ran outside compiled code
+        counts too. In a narrower scope head and loss are eager by right.
 
         dynamo wraps each compiled frame in a region of the profiler; a frame that it skipped, for
         whatever reason, has none. A region inside another belongs to a part of the same call.
@@ -98,7 +101,8 @@ class CompileHealth:
         events = profiler.events() or []
         outer = sum(e.name.startswith(_REGION) and not _inside(e, (_REGION,)) for e in events)
         self._chosen, self._compiled = len(modules), min(outer, len(modules))
-        self._eager_ops = sum(e.name in _EAGER_OPS and not _inside(e, _COMPILED_CALL) for e in events)
+        if whole:
+            self._eager_ops = sum(e.name in _EAGER_OPS and not _inside(e, _COMPILED_CALL) for e in events)
         return result
 
     def report(self, compile_seconds: float) -> CompileReport:

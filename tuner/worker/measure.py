@@ -205,9 +205,9 @@ class Trial:
         scope = str(self.request.strategy["scope"])
         modules = scope_modules(self.model, scope)
         health = self._health()
-        self.timed_step(index, observe=lambda forward: health.observe(forward, modules))
+        self.timed_step(index, observe=lambda forward: health.observe(forward, modules, scope == "whole"))
         report = health.report(0.0)
-        silent = scope == "whole" and report.eager_ops and not report.graph_breaks
+        silent = report.eager_ops and not report.graph_breaks
         if report.compiled_modules == report.chosen_modules and not silent:
             return
         kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None

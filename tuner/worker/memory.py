@@ -1,8 +1,10 @@
-"""The allocator's peaks of one phase. On a CPU there are none: the parent samples resident memory."""
+"""The peaks of one phase: the allocator's on a card, the kernel's count of resident memory on a CPU."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -14,7 +16,7 @@ class Peaks:
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
     device_bytes: int | None = None
-    """Total less free of the device, as this process sees it now: no peak."""
+    """On a card total less free, as this process sees it now: no peak. On a CPU the peak of its resident memory."""
     alloc_retries: int = 0
 
 
@@ -36,7 +38,9 @@ class Memory:
 
     def take(self) -> Peaks:
         """Return the peaks since the last call, and reset them."""
-        if self.device.type != "cuda" or not torch.cuda.is_initialized():
+        if self.device.type != "cuda":
+            return Peaks(device_bytes=_take_resident_peak())
+        if not torch.cuda.is_initialized():
             return Peaks()
         stats = torch.cuda.memory_stats(self.device)
         free, total = torch.cuda.mem_get_info(self.device)
@@ -50,6 +54,20 @@ class Memory:
         self._retries = retries
         torch.cuda.reset_peak_memory_stats(self.device)
         return peaks
+
+
+def _take_resident_peak() -> int | None:
+    """Return the peak of resident memory since the last call, and reset it (proc(5): VmHWM, clear_refs).
+
+    None where the kernel does not allow the reset: it would be the peak since the start, and of another phase.
+    """
+    try:
+        status = Path("/proc/self/status").read_text()
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return None
+    found = re.search(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def set_cap(cap_bytes: int, device: torch.device) -> None:

@@ -1,0 +1,151 @@
+"""What a search launches next, within its time: the opening, the sampler, second runs, the proof."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from optuna.trial import Trial
+
+from strategies.knob import Value
+from tuner import study as studies
+from tuner.ledger import Ledger
+from tuner.listener import Listener
+from tuner.outcome import Outcome
+from tuner.proposals import Opening, Proposal
+from tuner.record import TrialRecord, worth_another
+from tuner.requests import Requests
+from tuner.space import describe, fingerprint
+from tuner.study import SpaceExhausted, StudyHandle
+
+COLD = 1.1
+"""A proof against the longest run of its strategy so far."""
+
+
+class Chooser:
+    """Decides what is next, and says why nothing is.
+
+    Args:
+        ends_at: Unix time at which everything, the proof included, is over.
+        trials: launches at most, proofs not counted; None: no bound.
+        again: strategies that were interrupted.
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: StudyHandle,
+        ledger: Ledger,
+        requests: Requests,
+        listener: Listener,
+        ends_at: float,
+        trials: int | None,
+        sampler: str,
+        again: list[dict[str, Value]],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.handle, self.ledger, self.requests, self.listener = handle, ledger, requests, listener
+        self.ends_at, self.trials, self.sampler, self.clock = ends_at, trials, sampler, clock
+        self.launches = 0
+        self.end: str | None = None
+        """Why nothing more is launched."""
+        self._again = [Proposal(strategy, "resumed") for strategy in again]
+        adapter = ledger.study.workload.adapter
+        self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing)
+        self._retried: set[str] = set()
+        self._proof_given_up = False
+
+    def crashed(self, proposal: Proposal) -> None:
+        """Try a strategy once more at once."""
+        self._again.insert(0, Proposal(proposal.strategy, proposal.source, proposal.is_reference, "retry"))
+
+    def seconds_left(self) -> float:
+        """Return what is left of the time budget."""
+        return max(0.0, self.ends_at - self.clock())
+
+    def next(self, busy: bool) -> Proposal | None:
+        """Return what is launched next; None: nothing now, and nothing any more where `end` says why.
+
+        `busy`: other trials are in flight. The opening looks at each outcome before it goes on.
+        """
+        if self.trials is not None and self.launches >= self.trials and not self._retries():
+            self.end = self.end or f"all {self.trials} trials were launched"
+        if self.end is not None:
+            return None
+        while self._again:
+            proposal = self._again.pop(0)
+            if self.ledger.standing(proposal.strategy) is None and self._fits_in_time(proposal.strategy):
+                return proposal
+        while self._opening is not None:
+            if busy:
+                return None
+            found = self._opening.next()
+            if found is None:
+                self._opening = None
+            elif self._fits_in_time(found.strategy) or (self.launches == 0 and found.is_reference):
+                return found
+            else:
+                self.listener.message(f"no time left for {found.source} ({describe(found.strategy)})")
+        return self._sampled()
+
+    def _retries(self) -> bool:
+        return any(proposal.role == "retry" for proposal in self._again)
+
+    def _sampled(self) -> Proposal | None:
+        if self.seconds_left() <= self._reserve():
+            self.end = "the time budget is used up"
+            return None
+        try:
+            trial, strategy = studies.ask(self.handle)
+        except SpaceExhausted:
+            self.end = f"all {len(self.handle.sampler.space)} strategies of the space are known"
+            return None
+        if not self._fits_in_time(strategy):
+            self._give_back(trial, strategy)
+            self.end = "the rest of the time budget is too short for another trial"
+            return None
+        return Proposal(strategy, f"sampler: {self.sampler}", trial=trial)
+
+    def _give_back(self, trial: Trial, strategy: dict[str, Value]) -> None:
+        studies.abandon(self.handle, trial)
+        self.handle.known.discard(fingerprint(strategy))
+
+    def undecided(self, busy: bool) -> Proposal | None:
+        """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none."""
+        if busy:
+            return None
+        for record in self.ledger.all_standing():
+            cap_bytes = self.requests.cap_bytes(record.strategy)
+            again = worth_another(record, limit_bytes=self.ledger.study.limit_bytes, cap_bytes=cap_bytes)
+            if again and record.fingerprint not in self._retried and self._fits_in_time(record.strategy):
+                self._retried.add(record.fingerprint)
+                return Proposal(record.strategy, record.source, role="retry")
+        return None
+
+    def proof(self, busy: bool) -> Proposal | None:
+        """Return the strategy that has to be proved; None: the best one is, or there is none, or no time for it."""
+        leader = self.ledger.best()
+        if busy or leader is None or leader.role == "proof" or self._proof_given_up:
+            return None
+        if self._proof_seconds(leader) > self.seconds_left():
+            self._proof_given_up = True
+            self.listener.message("no time is left to prove the best strategy: its figures are the search's, not a proof's")
+            return None
+        return Proposal(leader.strategy, leader.source, role="proof")
+
+    def give_up_proof(self) -> None:
+        """Prove nothing more: a proof was cut off."""
+        self._proof_given_up = True
+
+    def _fits_in_time(self, strategy: dict[str, Value]) -> bool:
+        return self.ledger.timing.expected(strategy) + self._reserve() <= self.seconds_left()
+
+    def _reserve(self) -> float:
+        """Return the seconds that are kept back for the final proof."""
+        leader = self.ledger.best()
+        return 0.0 if leader is None or leader.role == "proof" else self._proof_seconds(leader)
+
+    def _proof_seconds(self, record: TrialRecord) -> float:
+        # Cold: as long as the first run of its kind, or longer.
+        same = [r.seconds for r in self.ledger.launches(record.fingerprint) if r.outcome is Outcome.OK]
+        return max([*same, self.ledger.timing.expected(record.strategy)]) * COLD

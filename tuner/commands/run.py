@@ -1,0 +1,43 @@
+"""``tuner run``: measure one strategy, that of an exported file, again."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tuner.commands.common import add_storage_option
+
+HELP = "measure the strategy of an exported file again, and print it beside what the file says"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    parser.add_argument("plan", metavar="FILE", type=Path, help="what `tuner export` wrote")
+    parser.add_argument("--budget-gb", metavar="GIB", help="instead of the file's")
+    parser.add_argument("--device", metavar="D", help="cuda, cuda:N or cpu; what the file was measured on unless said")
+    parser.add_argument("--shared-card", action="store_true", default=None, help="accept that others compute on the card")
+    parser.add_argument("--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does")
+    parser.add_argument("--deadline", action="append", metavar="PHASE=S", help="seconds that a phase may take")
+    parser.add_argument("--json", action="store_true", help="print the record as one JSON object")
+    add_storage_option(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the strategy once and print it beside the file's figures."""
+    from tuner.commands.workload_options import spec_flags
+    from tuner.plan import load_plan
+    from tuner.progress import listening, make_console
+    from tuner.run_again import compare, compare_view, run_plan
+    from tuner.spec import inherited_environment
+    from tuner.stopping import stop_signals
+
+    plan = load_plan(args.plan)
+    flags = {name: value for name, value in spec_flags(args).items() if name != "plan"}
+    with stop_signals() as stopped, listening(args.json) as listener:
+        record = run_plan(plan, flags, inherited_environment(), listener, stopped)
+    result = compare(plan, record)
+    if args.json:
+        print(record.model_dump_json())
+    else:
+        make_console().print(compare_view(plan, record, result))
+    return int(result.exit_code)

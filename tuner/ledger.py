@@ -1,0 +1,113 @@
+"""What is known of a study's key while a search runs: the records, and what stands in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from strategies.knob import Value
+from strategies.recipes import REFERENCES, complete, recipes
+from strategies.registry import KNOBS
+from tuner.outcome import Outcome
+from tuner.protocol import Parity
+from tuner.record import StudyRecord, TrialRecord, best, standing
+from tuner.space import canonical, fingerprint
+from tuner.timing import Timing
+from tuner.verdict import MEMORY, dies_while_loading, leanest_died
+
+ALIKE = 3
+"""Recipes that must have ended as the references did before a search stops for it."""
+
+
+class Ledger:
+    """The records of one key under one limit.
+
+    Args:
+        records: in the order in which they were written.
+        equivalent: is told each fingerprint that is known to give the same as one that ran.
+    """
+
+    def __init__(
+        self, study: StudyRecord, records: Iterable[TrialRecord], equivalent: Callable[[str], None]
+    ) -> None:
+        self.study = study
+        self.records: list[TrialRecord] = []
+        self.timing = Timing()
+        self._equivalent = equivalent
+        self._standing: dict[str, TrialRecord] = {}
+        self._launches: dict[str, list[TrialRecord]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: TrialRecord) -> None:
+        """Take one more record."""
+        self.records.append(record)
+        self.timing.seen(record)
+        # Only this strategy's own records can change what stands for it.
+        same = self._launches.setdefault(record.fingerprint, [])
+        same.append(record)
+        self._standing |= standing(same, self.study.limit_bytes)
+        self._know_equivalents(record)
+
+    def standing(self, strategy: dict[str, Value]) -> TrialRecord | None:
+        """Return the record that stands for a strategy under the study's limit; None: not known."""
+        return self._standing.get(fingerprint(strategy))
+
+    def launches(self, fingerprint_: str) -> list[TrialRecord]:
+        """Return all records of a strategy, in order."""
+        return self._launches.get(fingerprint_, [])
+
+    def all_standing(self) -> list[TrialRecord]:
+        """Return the record that stands for each strategy."""
+        return list(self._standing.values())
+
+    def best(self) -> TrialRecord | None:
+        """Return the best so far."""
+        return best(self._standing.values(), self.study.limit_bytes)
+
+    def reference(self, seed: int, fingerprint_: str) -> Parity | None:
+        """Return loss and gradient of the baseline, else of eager with checkpointing.
+
+        None: neither ran with this seed, or the strategy asked about is the reference itself.
+        """
+        for recipe in REFERENCES:
+            record = self.standing(canonical(complete(recipe.strategy)))
+            if record is None or record.outcome is not Outcome.OK or record.seed != seed or record.result is None:
+                continue
+            return None if record.fingerprint == fingerprint_ else record.result.parity
+        return None
+
+    def nothing_left_to_try(self, record: TrialRecord) -> str | None:
+        """Return why no further launch can help, now that `record` is there; None: one may."""
+        if (dead := dies_while_loading(self.study, [record])) is not None:
+            return f"out of memory in {dead.phase}, and no knob changes that"
+        if self.best() is None and leanest_died(self.study, self.all_standing()):
+            return "the leanest strategies ran out of memory"
+        cause = self._same_cause()
+        return cause and f"the references and the first {ALIKE} recipes all ended with {cause}"
+
+    def _same_cause(self) -> str | None:
+        """Return what the references and the first recipes all ended with; None: they differ, or some are open."""
+        names = [r.strategy for r in (*REFERENCES, *recipes(self.study.workload.adapter)[:ALIKE])]
+        found = [self.standing(canonical(complete(strategy))) for strategy in names]
+        causes = {None if r is None else (r.outcome, r.kind) for r in found}
+        if len(causes) != 1 or (cause := causes.pop()) is None:
+            return None
+        outcome, kind = cause
+        if outcome is Outcome.OK or outcome in MEMORY:
+            return None
+        return outcome + (f" ({kind})" if kind else "")
+
+    def _know_equivalents(self, record: TrialRecord) -> None:
+        """What gives the same as a trial that ran needs no trial of its own."""
+        if record.outcome is not Outcome.OK or record.result is None:
+            return
+        report = record.result.compile
+        facts = {
+            "graph_breaks": sum(b.count for b in report.graph_breaks),
+            "graphs": report.graphs,
+            "flags": [flag.value for flag in record.flags],
+        }
+        strategy = canonical(record.strategy)
+        for knob in KNOBS:
+            for value in knob.equivalent(strategy, facts) if knob.active(strategy) else ():
+                self._equivalent(fingerprint(canonical({**strategy, knob.name: value})))

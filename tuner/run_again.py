@@ -1,0 +1,157 @@
+"""One strategy of an exported plan, measured again and laid beside what the plan says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from strategies.knob import Severity
+from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
+from tuner.listener import Listener
+from tuner.outcome import Outcome, classify, user_error
+from tuner.plan import ExportedPlan
+from tuner.protocol import Attempt
+from tuner.record import StudyRecord, TrialRecord
+from tuner.session import Bench, kill_left_over, make_executor, make_requests, open_bench, require_compiler
+from tuner.space import conflict_of
+from tuner.spec import read_spec
+from tuner.units import GIB, format_gib
+from tuner.wording import result_words
+
+HOLDS_FROM = 0.95
+"""Of the recorded throughput, less the recorded spread."""
+STUDY = "runs"
+"""The folder of runs that belong to no study here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Does a strategy hold?"""
+
+    exit_code: ExitCode
+    sentence: str
+
+
+def run_plan(
+    plan: ExportedPlan,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str],
+    listener: Listener,
+    stopped: Callable[[], bool],
+) -> TrialRecord:
+    """Measure the plan's strategy once, in a fresh process under the cap, and keep the record.
+
+    Raises:
+        WrongInput: the strategy cannot work here.
+        MachineError: the machine cannot do it.
+        Interrupted: a signal came.
+    """
+    given = {"budget_gb": plan.budget_bytes / GIB, "device": plan.environment.device_type, "seed": plan.seed, **flags}
+    spec = read_spec(None, given)
+    with open_bench(spec, environment, listener, plan.workload) as bench:
+        conflict = conflict_of(plan.strategy, bench.target)
+        if conflict is not None and conflict.severity is Severity.IMPOSSIBLE:
+            raise WrongInput("strategy", f"cannot work here: {conflict.reason}")
+        if conflict is not None:
+            listener.message(f"a search would skip this one: {conflict.reason}")
+        require_compiler(bench.check, (plan.strategy["mode"],))
+        kill_left_over(listener)
+        study = _study(bench, plan)
+        requests = make_requests(bench, study.name, spec)
+        requests.learn(bench.records.for_key(bench.key))
+        folder = requests.folder("run")
+        request = requests.make(dict(plan.strategy), folder)
+        listener.started(study, bench.notes, 1, None)
+        listener.trial_started("run", plan.strategy, "run")
+        with make_executor(bench, spec, environment) as executor:
+            handle = executor.submit(request, folder)
+            attempt = _wait(executor, handle, listener, stopped)
+        if (problem := user_error(attempt)) is not None:
+            raise WrongInput("the user's code", problem)
+        record = requests.record(attempt, classify(attempt), role="run", source="run", number=None)
+        bench.records.add_study(study)
+        bench.records.add(record)
+        listener.trial_finished(record, record if record.outcome is Outcome.OK else None, 0.0)
+    if record.outcome is Outcome.INTERRUPTED:
+        raise Interrupted("interrupted")
+    if record.outcome is Outcome.DEVICE_NOT_CLEAN:
+        raise MachineError(record.detail)
+    return record
+
+
+def _study(bench: Bench, plan: ExportedPlan) -> StudyRecord:
+    """The study of this key that the plan came from, where it is here; else one of its own for runs."""
+    found = bench.records.study(plan.study)
+    name = plan.study if found is not None and found.key == bench.key else STUDY
+    return found if found is not None and name == plan.study else StudyRecord(
+        name=f"{STUDY}-{bench.key[:8]}",
+        key=bench.key,
+        budget_bytes=bench.asked_bytes,
+        limit_bytes=bench.limits.limit_bytes,
+        workload=bench.workload,
+        environment=bench.environment,
+        created_at=time.time(),
+    )
+
+
+def _wait(executor: Any, handle: str, listener: Listener, stopped: Callable[[], bool]) -> Attempt:
+    seen = None
+    while True:
+        ended: list[Attempt] = executor.poll()
+        if ended:
+            return ended[0]
+        if (phase := executor.phases().get(handle)) is not None and phase is not seen:
+            seen = phase
+            listener.phase(phase)
+        if stopped():
+            executor.cancel(handle)
+        time.sleep(0.05)
+
+
+def compare(plan: ExportedPlan, record: TrialRecord) -> Comparison:
+    """Return whether the strategy holds: `ok`, peak within the limit, 95 % of the throughput less the spread."""
+    if record.outcome is not Outcome.OK or record.tokens_per_s is None:
+        return Comparison(ExitCode.DOES_NOT_HOLD, "It does not hold: " + result_words(record, record.limit_bytes) + ".")
+    needed = HOLDS_FROM * plan.measured.tokens_per_s * (1 - _spread(plan))
+    if record.tokens_per_s < needed:
+        return Comparison(
+            ExitCode.DOES_NOT_HOLD,
+            f"It does not hold: {record.tokens_per_s:,.0f} tokens/s, and {needed:,.0f} are 95 % of the file's less its spread.",
+        )
+    return Comparison(ExitCode.DONE, f"It holds: within the limit of {format_gib(record.limit_bytes)}, and as fast as the file says.")
+
+
+def _spread(plan: ExportedPlan) -> float:
+    """Return half of the recorded steps' p10 to p90, against the median."""
+    m = plan.measured
+    if not m.step_seconds or m.step_seconds_p10 is None or m.step_seconds_p90 is None:
+        return 0.0
+    return (m.step_seconds_p90 - m.step_seconds_p10) / 2 / m.step_seconds
+
+
+def compare_view(plan: ExportedPlan, record: TrialRecord, result: Comparison) -> Table:
+    """Return both columns of figures, with the sentence above."""
+    table = Table(title=Text(result.sentence, style="bold"), title_justify="left", box=None, pad_edge=False)
+    for name, justify in (("", "left"), ("the file", "right"), ("now", "right"), ("now / file", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    m = plan.measured
+    _row(table, "tokens/s", m.tokens_per_s, record.tokens_per_s, lambda v: f"{v:,.0f}")
+    throughput = record.result.throughput if record.result else None
+    _row(table, "step, median s", m.step_seconds, throughput.step_seconds if throughput else None, lambda v: f"{v:.4f}")
+    _row(table, "peak device", m.peak_device_bytes, record.peak_device_bytes, lambda v: format_gib(int(v)))
+    _row(table, "peak reserved", m.peak_reserved_bytes, record.peak_reserved_bytes, lambda v: format_gib(int(v)))
+    now = {p.phase: p.device_bytes for p in record.result.phases} if record.result else {}
+    for phase, size in m.peak_device_bytes_by_phase.items():
+        _row(table, f"  in {phase}", size, now.get(phase), lambda v: format_gib(int(v)))
+    _row(table, "compile s", m.compile_seconds, record.compile_seconds, lambda v: f"{v:.1f}")
+    return table
+
+
+def _row(table: Table, name: str, old: float | None, new: float | None, show: Callable[[float], str]) -> None:
+    ratio = f"{new / old:.3f}" if old and new else ""
+    table.add_row(name, *("" if v is None else show(v) for v in (old, new)), ratio)

@@ -1,0 +1,177 @@
+"""The search: ask, submit, classify, record, tell. Knows no terminal; tells a listener."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tuner import study as studies
+from tuner.chooser import Chooser
+from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
+from tuner.executor import Executor, Handle
+from tuner.ledger import Ledger
+from tuner.listener import Listener
+from tuner.outcome import Outcome, classify, user_error
+from tuner.proposals import Proposal
+from tuner.protocol import Attempt, Phase
+from tuner.record import TrialRecord
+from tuner.records import Records
+from tuner.requests import Requests
+from tuner.space import fingerprint
+from tuner.study import StudyHandle
+from tuner.verdict import verdict
+
+POLL_SECONDS = 0.05
+NOT_CLEAN_AT_MOST = 3
+"""Trials in a row that a device which is not clean may cost before the study stops."""
+STOP_SECONDS = 30.0
+"""How long a stopped search waits for its running trial to be gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchEnd:
+    """How a search ended."""
+
+    reason: str
+    exit_code: ExitCode
+
+
+@dataclass(slots=True)
+class _InFlight:
+    proposal: Proposal
+    trial: Any
+    """The Optuna trial; None for a proof."""
+    phase: Phase | None = None
+
+
+class Search:
+    """One invocation on an open study. The caller holds the lease and the executor.
+
+    Args:
+        stopped: has the user, or the system, asked for the end?
+    """
+
+    def __init__(
+        self,
+        *,
+        handle: StudyHandle,
+        records: Records,
+        ledger: Ledger,
+        executor: Executor,
+        requests: Requests,
+        chooser: Chooser,
+        listener: Listener,
+        stopped: Callable[[], bool],
+    ) -> None:
+        self.handle, self.records, self.ledger, self.executor = handle, records, ledger, executor
+        self.requests, self.chooser, self.listener, self.stopped = requests, chooser, listener, stopped
+        self._in_flight: dict[Handle, _InFlight] = {}
+        self._not_clean = 0
+        requests.learn(ledger.records)
+
+    def run(self) -> SearchEnd:
+        """Search until time, trials or space are exhausted, then prove the winner.
+
+        Raises:
+            Interrupted: a signal came; the running trial was ended and everything is kept.
+            MachineError: the device is not clean, again and again, or the database stays locked.
+            WrongInput: the user's own code raised.
+        """
+        for choose in (self.chooser.next, self.chooser.undecided, self.chooser.proof):
+            self._loop(choose)
+        eager_only = set(self.handle.sampler.space.allowed.get("mode", ())) == {"off"}
+        code = verdict(self.ledger.study, self.ledger.records, eager_only)
+        return SearchEnd(self.chooser.end or "the search is over", code)
+
+    def _loop(self, choose: Callable[[bool], Proposal | None]) -> None:
+        """Launch what `choose` returns, `slots` at a time, until it returns nothing and all have ended."""
+        while True:
+            if self.stopped():
+                self._stop()
+            while len(self._in_flight) < self.executor.slots and (found := choose(bool(self._in_flight))) is not None:
+                self._launch(found)
+            if not self._in_flight:
+                return
+            self._wait()
+
+    def _launch(self, proposal: Proposal) -> None:
+        trial = proposal.trial
+        if trial is None and proposal.role != "proof":
+            trial, _ = studies.ask(self.handle, proposal.strategy)
+        name = str(trial.number) if trial is not None else proposal.role
+        folder = self.requests.folder(name)
+        request = self.requests.make(proposal.strategy, folder, cold=proposal.role == "proof")
+        self.listener.trial_started(trial.number if trial is not None else proposal.role, proposal.strategy, proposal.source)
+        self._in_flight[self.executor.submit(request, folder)] = _InFlight(proposal, trial)
+        self.chooser.launches += proposal.role != "proof"
+
+    def _wait(self) -> None:
+        """Poll until a trial has ended, the time is up, or a signal came."""
+        while True:
+            ended = self.executor.poll()
+            self._tell_phases()
+            for attempt in ended:
+                self._finish(attempt)
+            if ended or self.stopped():
+                return
+            if self.chooser.seconds_left() <= 0:
+                self.chooser.end = "the time budget is used up"
+                self.chooser.give_up_proof()
+                self._cancel_all()
+            time.sleep(POLL_SECONDS)
+
+    def _tell_phases(self) -> None:
+        for handle, phase in self.executor.phases().items():
+            flying = self._in_flight.get(handle)
+            if flying is not None and flying.phase is not phase:
+                flying.phase = phase
+                self.listener.phase(phase)
+
+    def _cancel_all(self) -> None:
+        for handle in self._in_flight:
+            self.executor.cancel(handle)
+
+    def _stop(self) -> None:
+        self._cancel_all()
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._in_flight and time.monotonic() < deadline:
+            for attempt in self.executor.poll():
+                self._finish(attempt)
+            time.sleep(POLL_SECONDS)
+        raise Interrupted("interrupted: everything measured so far is kept, and the same command goes on from here")
+
+    def _finish(self, attempt: Attempt) -> None:
+        flying = self._in_flight.pop(attempt.request.trial_uuid)
+        if (problem := user_error(attempt)) is not None:
+            if flying.trial is not None:
+                studies.abandon(self.handle, flying.trial)
+            raise WrongInput("the user's code", problem)
+        reference = self.ledger.reference(attempt.request.seed, fingerprint(attempt.request.strategy))
+        record = self.requests.record(
+            attempt,
+            classify(attempt, reference=reference),
+            role=flying.proposal.role,
+            source=flying.proposal.source,
+            number=None if flying.trial is None else flying.trial.number,
+        )
+        self.records.add(record)
+        if flying.trial is not None:
+            studies.tell(self.handle, flying.trial, record)
+        self.ledger.add(record)
+        self.requests.learn([record])
+        self.listener.trial_finished(record, self.ledger.best(), self.chooser.seconds_left())
+        self._look(record, flying.proposal)
+
+    def _look(self, record: TrialRecord, proposal: Proposal) -> None:
+        """Decide whether, and with what, the search goes on."""
+        self._not_clean = self._not_clean + 1 if record.outcome is Outcome.DEVICE_NOT_CLEAN else 0
+        if self._not_clean >= NOT_CLEAN_AT_MOST:
+            raise MachineError(f"the device was not clean {NOT_CLEAN_AT_MOST} times in a row: {record.detail}")
+        if record.outcome is Outcome.CRASH and proposal.role == "search":
+            self.chooser.crashed(proposal)
+            return
+        if proposal.role == "proof" and record.outcome in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
+            self.chooser.give_up_proof()
+        self.chooser.end = self.chooser.end or self.ledger.nothing_left_to_try(record)

@@ -1,0 +1,307 @@
+"""Everything that a search or a run needs, opened in order and closed again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from strategies.knob import COMPILE_OFF, Target, Value
+from tuner import device as devices
+from tuner import resume
+from tuner.check import check_cache, check_file, run_check
+from tuner.checklist import disk_item
+from tuner.chooser import Chooser
+from tuner.device import DeviceInfo
+from tuner.errors import MachineError, WrongInput
+from tuner.executor import LocalExecutor
+from tuner.launcher import Launcher, default_deadlines
+from tuner.ledger import Ledger
+from tuner.limits import Limits, limits
+from tuner.listener import Listener
+from tuner.machine import CheckResult
+from tuner.protocol import Environment
+from tuner.record import StudyRecord, TrialRecord
+from tuner.records import Records
+from tuner.recovery import recover
+from tuner.requests import Requests
+from tuner.search import Search
+from tuner.space import Space, canonical
+from tuner.spec import StudySpec, make_filter, make_target, make_workload
+from tuner.storage import DEFAULT_FILE, Storage, open_storage
+from tuner.strays import find_strays, kill_strays
+from tuner.study import StudyHandle, default_name, open_study
+from tuner.units import GIB, format_gib
+from tuner.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A checked device with a limit: where strategies of one workload can be measured."""
+
+    device: DeviceInfo
+    check: CheckResult
+    limits: Limits
+    asked_bytes: int
+    """The budget that the study is of; `limits` may have clamped it."""
+    workload: Workload
+    environment: Environment
+    target: Target
+    storage: Storage
+    records: Records
+    root: Path
+    """The folder of studies."""
+    notes: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        """The key of the records that are made here."""
+        return self.environment.key(self.workload)
+
+
+def pick_device(given: str | None, visible: str | None) -> DeviceInfo:
+    """Return the device that ``--device`` names: the first card unless said, else the CPU.
+
+    Args:
+        visible: CUDA_VISIBLE_DEVICES, which renumbers the cards; None: not set.
+
+    Raises:
+        WrongInput: it has another form, or there are not so many cards.
+        MachineError: a card is asked for and there is none.
+    """
+    if given == "cpu":
+        return devices.cpu_device()
+    kind, _, number = (given or "cuda").partition(":")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise WrongInput("device", "is cpu, cuda or cuda:N", given)
+    cards = _visible(devices.list_cards(), visible)
+    if not cards and given is None:
+        return devices.cpu_device()
+    if not cards:
+        raise MachineError("no CUDA card can be seen here: NVIDIA's driver is missing, or CUDA_VISIBLE_DEVICES hides it")
+    if int(number or 0) >= len(cards):
+        raise WrongInput("device", f"is one of cuda:0 to cuda:{len(cards) - 1}", given)
+    return cards[int(number or 0)]
+
+
+def _visible(cards: list[DeviceInfo], visible: str | None) -> list[DeviceInfo]:
+    if visible is None:
+        return cards
+    found = []
+    for word in visible.split(","):
+        word = word.strip()
+        if word.isdigit() and int(word) < len(cards):
+            found.append(cards[int(word)])
+        else:
+            found += [card for card in cards if word and (card.uuid or "").startswith(word)]
+    return found
+
+
+@contextmanager
+def open_bench(
+    spec: StudySpec, environment: Mapping[str, str], listener: Listener, workload: Workload | None = None
+) -> Iterator[Bench]:
+    """Open the storage, check the machine and find the limit.
+
+    Args:
+        environment: what workers inherit.
+        workload: instead of the spec's own.
+
+    Raises:
+        MachineError: the machine cannot do it.
+        WrongInput: the spec cannot be used here.
+    """
+    device = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES"))
+    assumed: list[str] = []
+    if workload is None:
+        workload, assumed = make_workload(spec, device.type)
+    with ExitStack() as stack:
+        storage = open_storage(spec.storage, Path.cwd())
+        stack.callback(storage.close)
+        root = storage.path.parent if storage.path is not None else Path.cwd() / DEFAULT_FILE.parent
+        check = _checked(device, root, environment, listener)
+        device = device.told(total_bytes=check.facts.cuda_total_bytes, multiprocessors=check.facts.multiprocessors)
+        asked = spec.budget_bytes or _whole(device)
+        found = limits(asked, _given(device), device.type, total_bytes=device.total_bytes)
+        notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
+        if found.clamped and spec.budget_bytes is not None:
+            notes.append(f"the budget is clamped to the {format_gib(found.budget_bytes)} that the device gives")
+        made = Environment(
+            device_name=device.name,
+            device_type=device.type,
+            device_total_bytes=device.total_bytes,
+            driver=device.driver,
+            versions=check.facts.versions,
+        )
+        yield Bench(
+            device=device,
+            check=check,
+            limits=found,
+            asked_bytes=asked,
+            workload=workload,
+            environment=made,
+            target=make_target(workload, device.type, found.emulated, device.multiprocessors),
+            storage=storage,
+            records=Records(storage.engine, storage.retry),
+            root=root,
+            notes=tuple(notes),
+        )
+
+
+def _whole(device: DeviceInfo) -> int:
+    """The budget where none is asked for. On a CPU in whole GiB, so that a study is found again."""
+    return device.total_bytes if device.type == "cuda" else max(GIB, device.total_bytes // GIB * GIB)
+
+
+def _given(device: DeviceInfo) -> int:
+    """T: what the device gives a process now."""
+    if device.uuid is None:
+        return devices.available_bytes()
+    base = devices.read_base_line(device.uuid)
+    # The driver's own share lies outside what CUDA reports as total; what people see does not.
+    others = sum(p.used_bytes or 0 for p in base.processes)
+    return device.total_bytes - others
+
+
+def _checked(device: DeviceInfo, root: Path, environment: Mapping[str, str], listener: Listener) -> CheckResult:
+    inherited = {**environment, "CUDA_VISIBLE_DEVICES": device.uuid or ""}
+    name = "cpu" if device.type == "cpu" else "cuda:0"
+    disk = disk_item(root)
+    if not disk.ok:
+        raise MachineError(f"disk: {disk.value}; {disk.advice}")
+    result = run_check(name, check_cache(root), inherited, check_file(root))
+    if not result.kept:
+        listener.message("the machine was checked with a tiny compile; the answer is kept")
+    if not result.can_run:
+        raise MachineError(f"this machine cannot train: {result.reason} (tuner doctor says more)")
+    return result
+
+
+def require_compiler(check: CheckResult, modes: tuple[object, ...]) -> None:
+    """Raise where strategies are to be compiled and nothing can be.
+
+    Raises:
+        MachineError: so it is.
+    """
+    if check.can_compile or set(modes) == {COMPILE_OFF}:
+        return
+    raise MachineError(f"nothing can be compiled here: {check.reason} (--fix mode=off searches without)")
+
+
+def make_requests(bench: Bench, study: str, spec: StudySpec) -> Requests:
+    """Return what makes this bench's requests."""
+    return Requests(
+        study=study,
+        key=bench.key,
+        workload=bench.workload,
+        device_type=bench.device.type,
+        device_uuid=bench.device.uuid,
+        limits=bench.limits,
+        deadlines=default_deadlines(spec.time_budget_seconds) | spec.deadline,
+        seed=spec.seed,
+        root=bench.root,
+        cold=spec.cold,
+    )
+
+
+def make_executor(bench: Bench, spec: StudySpec, environment: Mapping[str, str]) -> LocalExecutor:
+    """Return the executor of this bench's device."""
+    host_total = bench.limits.t_bytes if bench.device.type == "cpu" else None
+    return LocalExecutor(Launcher(environment, host_total_bytes=host_total), bench.device, shared_card=spec.shared_card)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchSession:
+    """An open search and its study."""
+
+    search: Search
+    study: StudyRecord
+    records: Records
+    notes: tuple[str, ...]
+    eager_only: bool
+    """The user fixed ``mode=off``."""
+
+
+@contextmanager
+def open_search(
+    spec: StudySpec, environment: Mapping[str, str], listener: Listener, stopped: Callable[[], bool]
+) -> Iterator[SearchSession]:
+    """Open the study of `spec`, new or to be resumed, with its lease and its device held.
+
+    Raises:
+        MachineError: the machine cannot do it, or another search holds study or card.
+        WrongInput: the spec cannot be used here.
+    """
+    ends_at = time.time() + spec.time_budget_seconds
+    with ExitStack() as stack:
+        bench = stack.enter_context(open_bench(spec, environment, listener))
+        allowed, filter_notes = make_filter(spec, bench.target)
+        require_compiler(bench.check, allowed["mode"])
+        study = _study(bench, spec)
+        kill_left_over(listener)
+        lease = bench.records.acquire_lease(study.name)
+        stack.callback(bench.records.release, lease)
+        space = Space(bench.target, allowed)
+        handle = open_study(
+            bench.storage, bench.records, name=study.name, target=bench.target, study_record=study,
+            sampler=spec.sampler, seed=spec.seed, space=space,
+        )  # fmt: skip
+        requests = make_requests(bench, study.name, spec)
+        ledger = Ledger(study, bench.records.for_key(bench.key), handle.known.add)
+        requests.learn(ledger.records)
+        again = _take_over(handle, bench.records, ledger, requests)
+        executor = stack.enter_context(make_executor(bench, spec, environment))
+        chooser = Chooser(
+            handle=handle, ledger=ledger, requests=requests, listener=listener, ends_at=ends_at,
+            trials=spec.trials, sampler=spec.sampler, again=again,
+        )  # fmt: skip
+        search = Search(
+            handle=handle, records=bench.records, ledger=ledger, executor=executor, requests=requests,
+            chooser=chooser, listener=listener, stopped=stopped,
+        )  # fmt: skip
+        notes = (*bench.notes, *filter_notes)
+        eager_only = set(allowed["mode"]) == {COMPILE_OFF}
+        yield SearchSession(search=search, study=study, records=bench.records, notes=notes, eager_only=eager_only)
+
+
+def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
+    record = StudyRecord(
+        name=spec.study or "",
+        key=bench.key,
+        budget_bytes=bench.asked_bytes,
+        limit_bytes=bench.limits.limit_bytes,
+        workload=bench.workload,
+        environment=bench.environment,
+        created_at=time.time(),
+    )
+    return record if spec.study else record.model_copy(update={"name": default_name(record, bench.target)})
+
+
+def _take_over(handle: StudyHandle, records: Records, ledger: Ledger, requests: Requests) -> list[dict[str, Value]]:
+    """Take over what there is from before; return the strategies that were interrupted."""
+
+    def keep(number: int) -> TrialRecord | None:
+        record = recover(number, requests, ledger)
+        if record is not None:
+            ledger.add(record)
+        return record
+
+    again = resume.sweep(handle, records, keep)
+    by_cap: dict[int | None, list[TrialRecord]] = {}
+    for record in ledger.records:  # the cap depends on the kind of mode
+        by_cap.setdefault(requests.cap_bytes(canonical(record.strategy)), []).append(record)
+    for cap_bytes, group in by_cap.items():
+        resume.seed_from_records(handle, group, cap_bytes=cap_bytes, deadlines=requests.deadlines)
+    return again
+
+
+def kill_left_over(listener: Listener) -> None:
+    """Name and end workers whose search is gone."""
+    strays = find_strays()
+    if strays:
+        kill_strays(strays)
+        names = ", ".join(f"{stray.pid} {stray.name}" for stray in strays)
+        listener.message(f"ended what an earlier search left: {names}")
+
