@@ -22,12 +22,20 @@ from tuner.record import StudyRecord, TrialRecord
 from tuner.space import describe
 from tuner.units import format_duration
 
+PIPE_WIDTH = 160
+"""Of a log or a pipe, where rich would wrap at 80."""
 _STYLES = {Outcome.OK: "green", Outcome.OVER_BUDGET: "yellow", Outcome.OOM: "yellow", Outcome.INTERRUPTED: "dim"}
 
 
 def make_console(file: TextIO | None = None) -> Console:
-    """Return a console for `file`, stdout unless said; NO_COLOR, if set to anything, takes the colours away."""
-    return Console(file=file, no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False, soft_wrap=False)
+    """Return a console for `file`, stdout unless said.
+
+    NO_COLOR, if set to anything, takes the colours away; COLUMNS sets the width.
+    """
+    console = Console(file=file, no_color=bool(os.environ.get("NO_COLOR")) or None, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = PIPE_WIDTH
+    return console
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -9,7 +11,7 @@ from rich.text import Text
 from tuner.misses import NearestMiss
 from tuner.outcome import Outcome
 from tuner.report import Line, Report
-from tuner.units import format_duration, format_gib
+from tuner.units import GIB, format_duration, format_gib
 from tuner.wording import outcome_words
 
 _STYLES = {Outcome.OK: "green", Outcome.OVER_BUDGET: "yellow", Outcome.OOM: "yellow"}
@@ -24,8 +26,9 @@ def render(report: Report) -> Group:
     """Return the report, the answer first."""
     parts: list[RenderableType] = [Text(report.answer, style="bold"), Text(_subject(report), style="dim"), Text("")]
     lines = [line for line in (report.winner, *report.comparisons, *report.runners_up) if line]
+    parts += [strategy(line) for line in merged(lines)]
     if lines:
-        parts += [strategies(lines), Text("")]
+        parts.append(Text(""))
     parts.append(Text(outcomes(report)))
     if report.causes:
         parts += [Text(""), causes(report)]
@@ -46,37 +49,36 @@ def _subject(report: Report) -> str:
     )
 
 
-def strategies(lines: list[Line]) -> Table:
-    """The winner, what it is compared with, and the runners-up."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("what", overflow="fold")
-    table.add_column("strategy", overflow="fold")
-    for name in ("tokens/s", "winner is", "peak", "to spare", "compile"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("outcome", overflow="fold")
+def merged(lines: Iterable[Line]) -> list[Line]:
+    """One line a strategy, with all that it is known as, in order of first mention."""
+    found: dict[str, Line] = {}
     for line in lines:
-        table.add_row(
-            *(Text(cell) for cell in _cells(line)), Text(_result(line), style=_STYLES.get(line.outcome, "red"))
-        )
-    return table
+        before = found.get(line.description)
+        labels = line.labels if before is None else (*before.labels, *line.labels)
+        found[line.description] = (before or line).model_copy(update={"labels": labels})
+    return list(found.values())
 
 
-def _cells(line: Line) -> list[str]:
-    return [
-        ", ".join(line.labels),
-        line.description,
-        "" if line.tokens_per_s is None else f"{line.tokens_per_s:,.0f}",
-        "" if line.winner_ratio is None else f"{line.winner_ratio:.2f} x",
-        "" if line.peak_device_bytes is None else format_gib(line.peak_device_bytes),
-        "" if line.headroom_bytes is None else format_gib(line.headroom_bytes),
-        "" if line.compile_seconds is None else format_duration(line.compile_seconds),
-    ]
+def strategy(line: Line) -> Text:
+    """Two rows: what it is, then its figures in columns; short enough for a terminal of 80."""
+    text = Text(f"{', '.join(line.labels)}: {line.description}\n  ")
+    if line.outcome is Outcome.OK:
+        proof = "  proved" if line.role == "proof" else ""
+        return text + Text(_figures(line)) + Text(proof + _flags(line), style="green")
+    figures = f"{_figures(line)}  " if line.tokens_per_s is not None else ""
+    return text + Text(f"{figures}{line.cause}{_flags(line)}", style=_STYLES.get(line.outcome, "red"))
 
 
-def _result(line: Line) -> str:
-    proof = ", proved" if line.role == "proof" and line.outcome is Outcome.OK else ""
-    flags = f" [{', '.join(line.flags)}]" if line.flags else ""
-    return line.cause + proof + flags
+def _figures(line: Line) -> str:
+    speed = "" if line.tokens_per_s is None else f"{line.tokens_per_s:,.0f} tokens/s"
+    ratio = "" if line.winner_ratio is None else f"winner {line.winner_ratio:.2f}x"
+    room = "" if line.headroom_bytes is None else f", {line.headroom_bytes / GIB:.2f} to spare"
+    compiled = "" if line.compile_seconds is None else f", compile {format_duration(line.compile_seconds)}"
+    return f"{speed:>15}  {ratio:>13}  {format_gib(line.peak_device_bytes):>9}{room}{compiled}"
+
+
+def _flags(line: Line) -> str:
+    return f"  [{', '.join(line.flags)}]" if line.flags else ""
 
 
 def outcomes(report: Report) -> str:

@@ -168,10 +168,29 @@ def test_the_terminal_shows_answer_tables_and_command() -> None:
     records = [*searched(), record_of(strategy=GRAPHS, role="proof", tokens_per_s=1500.0, flags=(Flag.TIGHT,))]
     text = printed(summary(study_of(), records))
     assert text.startswith("Fastest of what fits in 24.00 GiB")
-    for part in ("reference: baseline", "out of memory in settle", "3.00 x", "13.0 s", "proved [tight]", "runner-up"):
+    for part in (
+        "reference: baseline",
+        "out of memory in settle",
+        "winner is 3.00 x",
+        "13.0 s to compile",
+        "proved  [tight]",
+        "recipe: layer, runner-up",
+    ):
         assert part in text
     assert "8 launches: 1 out of memory, 7 ok" in text
     assert "Export it: tuner export --study s -o best.yaml" in text
+
+
+def test_eighty_columns_are_enough_for_the_figures() -> None:
+    records = [*searched(), record_of(strategy=GRAPHS, role="proof", tokens_per_s=15000.0, compile_seconds=152.9)]
+    rows = [row for row in printed(summary(study_of(), records)).splitlines() if "tokens/s  " in row]
+    assert len(rows) == 6 and all(len(row.split("  proved")[0]) <= 80 for row in rows)
+
+
+def test_a_strategy_is_shown_once_with_all_its_names() -> None:
+    text = printed(summary(study_of(), searched()[1:2]))
+    assert text.count("checkpointing=every-block\n") == 1
+    assert "winner, reference: checkpointing, best eager: checkpointing=every-block" in text
 
 
 def test_the_terminal_reads_no_markup_in_what_a_worker_said() -> None:

@@ -1,0 +1,35 @@
+"""``tuner report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.tuner.commands.made import call, fill
+from tests.tuner.made import record_of, study_of
+from tuner.commands import report
+from tuner.outcome import Outcome
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_latest_study_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path, [record_of(number=0, source="reference: baseline")])
+    assert call(report) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Fastest of what fits in 24.00 GiB: baseline") and "reference: baseline" in out
+
+
+def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = study_of("other", key="another key")
+    fill(tmp_path, [record_of(Outcome.OOM, number=0)], [study_of(), other])
+    assert call(report, "--json", "--study", "s") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["study"], data["exit_code"], data["winner"], data["outcomes"]) == ("s", 6, None, {"oom": 1})
+    assert call(report, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["launches"] == 0, "records of another key are not its own"
