@@ -11,7 +11,7 @@ from pathlib import Path
 
 import optuna
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import insert, inspect, text
 
 from tests.tuner.made import out_of_memory, record_of, result_of, study_of, throughput_of
 from tests.tuner.postgres import postgres_server, postgres_url
@@ -22,6 +22,7 @@ from tuner.outcome import Outcome
 from tuner.protocol import Parity, Phase
 from tuner.records import Records
 from tuner.storage import Storage, open_storage
+from tuner.tables import LeaseRow
 from tuner.units import GIB
 
 __all__ = ["postgres_server", "postgres_url"]
@@ -194,7 +195,7 @@ def test_a_live_lease_is_refused_and_released(records: Records) -> None:
 def _hold(records: Records, study: str, **changes: object) -> None:
     values = {name: getattr(this_process(study), name) for name in lease.Lease.__slots__} | changes
     with records.engine.begin() as connection:
-        connection.execute(lease.insert(lease.LeaseRow).values(values))
+        connection.execute(insert(LeaseRow).values(values))
 
 
 def test_the_lease_of_a_dead_process_is_taken_over(records: Records) -> None:

@@ -19,7 +19,9 @@ from tuner.storage import Storage, network_file_system, open_storage
 
 __all__ = ["postgres_server", "postgres_url"]
 
-SPACE = {"mode": optuna.distributions.CategoricalDistribution(("off", "default"))}
+SPACE: dict[str, optuna.distributions.BaseDistribution] = {
+    "mode": optuna.distributions.CategoricalDistribution(("off", "default"))
+}
 
 
 @contextmanager
@@ -111,7 +113,7 @@ def test_network_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> Non
     ],
 )
 def test_a_url_that_cannot_be_used(tmp_path: Path, url: str, says: str) -> None:
-    with pytest.raises(WrongInput, match="^storage: ") as caught:
+    with pytest.raises(WrongInput, match=r"^storage: ") as caught:
         open_storage(url, tmp_path)
     assert says in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -119,7 +121,7 @@ def test_a_url_that_cannot_be_used(tmp_path: Path, url: str, says: str) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "studies").write_text("a file")
-    with pytest.raises(WrongInput, match="the folder .*studies cannot be made"):
+    with pytest.raises(WrongInput, match=r"the folder .*studies cannot be made"):
         open_storage(None, tmp_path)
 
 
@@ -141,7 +143,7 @@ def test_a_database_of_another_program(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE experiments (id INTEGER)")
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
     before = (tmp_path / "mlflow.db").read_bytes()
-    with pytest.raises(WrongInput, match="belongs to another program .table 'experiments'"):
+    with pytest.raises(WrongInput, match=r"belongs to another program .table 'experiments'"):
         open_storage("sqlite:///mlflow.db", tmp_path)
     assert (tmp_path / "mlflow.db").read_bytes() == before
 
