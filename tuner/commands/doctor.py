@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
-from tuner.errors import MachineError, WrongInput
+from tuner.errors import MachineError
 
 HELP = "check Python, compiler, torch, card, Triton, cache folder and disk, with one tiny compile"
-_DEVICE = "cpu, cuda or cuda:N"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--device", help=f"{_DEVICE}; the first card unless said, the cpu where there is none")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N; the first card unless said, the cpu where there is none")
     parser.add_argument("--storage", metavar="URL", help="the database beside which the compile cache lies")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
@@ -23,10 +21,11 @@ def run(args: argparse.Namespace) -> int:
     """Print what was found; 4 where nothing can be compiled."""
     from tuner.check import check_cache, check_file, run_check
     from tuner.check_view import print_check
+    from tuner.spec import inherited_environment
 
     studies = _studies(args.storage)
-    # The child is given the whole environment, as a worker is; nothing of it is read here.
-    result = run_check(_device(args.device), check_cache(studies), dict(os.environ), check_file(studies), fresh=True)
+    device, environment = _as_search(args.device, inherited_environment())
+    result = run_check(device, check_cache(studies), environment, check_file(studies), fresh=True)
     if args.json:
         print(result.model_dump_json(indent=2))
     else:
@@ -36,18 +35,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _device(given: str | None) -> str:
-    """Return ``cpu`` or ``cuda:N``."""
-    from tuner.checklist import nvidia_driver
+def _as_search(given: str | None, environment: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """Return device and environment as a search checks them, so that it need not ask again."""
+    from tuner.session import pick_device
 
-    if given is None:
-        return "cuda:0" if nvidia_driver() else "cpu"
-    kind, _, index = given.partition(":")
-    if given == "cpu" or (kind == "cuda" and index.isdecimal()):
-        return given
-    if given == "cuda":
-        return "cuda:0"
-    raise WrongInput("device", f"is {_DEVICE}", given)
+    try:
+        found = pick_device(given, environment.get("CUDA_VISIBLE_DEVICES"))
+    except MachineError:
+        # No card can be seen: the table says what is missing.
+        return "cuda:0", environment
+    return "cpu" if found.type == "cpu" else "cuda:0", {**environment, "CUDA_VISIBLE_DEVICES": found.uuid or ""}
 
 
 def _studies(url: str | None) -> Path:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.commands.made import call
-from tuner import check, checklist
+from tuner import check
 from tuner.commands import doctor
+from tuner.device import DeviceInfo
 from tuner.errors import MachineError, WrongInput
 from tuner.machine import CheckItem, ChildFacts, ChildReport
 
@@ -33,6 +34,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, asked: list[str], report: ChildRepor
         return report
 
     monkeypatch.setattr(check, "ask_child", ask)
+    monkeypatch.setattr("tuner.device.list_cards", lambda: [])
 
 
 def test_a_healthy_machine(
@@ -60,22 +62,32 @@ def test_a_machine_that_cannot_compile_is_one_message(
 
 def test_as_json(asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     answer(monkeypatch, asked, HEALTHY)
-    assert call(doctor, "--json", "--device", "cuda:1") == 0
+    assert call(doctor, "--json", "--device", "cpu") == 0
     data = json.loads(capsys.readouterr().out)
-    assert data["can_compile"] and data["facts"]["device"] == "cuda:1"
+    assert data["can_compile"] and data["facts"]["device"] == "cpu"
 
 
-@pytest.mark.parametrize(("driver", "device"), [(None, "cpu"), ("570.1", "cuda:0")])
+CARD = DeviceInfo(type="cuda", name="a card", uuid="GPU-1", total_bytes=24 * 2**30)
+
+
+@pytest.mark.parametrize(("cards", "device", "visible"), [([], "cpu", ""), ([CARD], "cuda:0", "GPU-1")])
 def test_the_first_card_unless_there_is_none(
-    asked: list[str], monkeypatch: pytest.MonkeyPatch, driver: str | None, device: str
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, cards: list[DeviceInfo], device: str, visible: str
 ) -> None:
-    monkeypatch.setattr(checklist, "nvidia_driver", lambda: driver)
-    answer(monkeypatch, asked, HEALTHY)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("tuner.device.list_cards", lambda: cards)
+    seen: list[str] = []
+
+    def ask(name: str, _: object, environment: dict[str, str], *__: object) -> ChildReport:
+        seen.extend([name, environment["CUDA_VISIBLE_DEVICES"]])
+        return HEALTHY
+
+    monkeypatch.setattr(check, "ask_child", ask)
     assert call(doctor) == 0
-    assert asked == [device]
+    assert seen == [device, visible], "as a search asks, so that it need not ask again"
 
 
-@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:0", ""])
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:0"])
 def test_a_device_that_is_none(asked: list[str], device: str) -> None:
     with pytest.raises(WrongInput, match="device: is cpu, cuda or cuda:N"):
         call(doctor, "--device", device)
