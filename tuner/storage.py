@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
 from tuner.errors import MachineError, WrongInput, nearest
+from tuner.mounts import network_file_system
 
 DEFAULT_FILE = Path("studies") / "tuner.db"
 """Below the working directory."""
@@ -29,12 +30,6 @@ BUSY_SECONDS = 60.0
 RETRY_SECONDS = 75.0
 """How long a failed transaction is tried again after that."""
 SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg")
-NETWORK_FILE_SYSTEMS = (
-    *("nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "ceph", "9p", "afs", "gpfs", "beegfs", "glusterfs"),
-    *("vboxsf", "virtiofs", "fuse.sshfs", "fuse.glusterfs", "fuse.ceph", "fuse.ceph-fuse", "fuse.s3fs"),
-    *("fuse.rclone", "fuse.gcsfuse", "fuse.juicefs"),
-)
-"""Types, as /proc/mounts spells them, on which WAL's shared memory cannot be relied on."""
 _OPTUNA_TABLES = frozenset(OptunaModel.metadata.tables) | {"alembic_version"}
 _OPTUNA_MARKS = frozenset({"studies", "trials", "version_info"})
 _PASSING = ("locked", "deadlock", "server closed", "connection refused", "terminating connection", "starting up")
@@ -107,21 +102,6 @@ def open_storage(
     shown = parsed.render_as_string(hide_password=True)
     rdb = _open_optuna(parsed, arguments, shown)
     return Storage(optuna=rdb, engine=rdb.engine, url=shown, path=None, retry_seconds=retry_seconds)
-
-
-def network_file_system(path: Path, mounts: Path = Path("/proc/mounts")) -> str | None:
-    """Return the type of the network file system that `path` lies on; None: a local one, or not known."""
-    try:
-        lines = mounts.read_text().splitlines()
-    except OSError:
-        return None
-    found, kind, target = Path("/"), "", path.resolve()
-    for fields in (line.split() for line in lines):
-        # The kernel writes a blank in a path as \040; a later mount hides an earlier one.
-        point = Path(fields[1].replace("\\040", " "))
-        if target.is_relative_to(point) and len(point.parts) >= len(found.parts):
-            found, kind = point, fields[2]
-    return kind if kind in NETWORK_FILE_SYSTEMS else None
 
 
 def _parse(url: str) -> URL:

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from tests.tuner.postgres import postgres_server, postgres_url
 from tuner.errors import MachineError, WrongInput
-from tuner.storage import Storage, network_file_system, open_storage
+from tuner.storage import Storage, open_storage
 
 __all__ = ["postgres_server", "postgres_url"]
 
@@ -85,19 +85,6 @@ def test_no_wal_on_a_network_file_system(tmp_path: Path, monkeypatch: pytest.Mon
     storage = open_storage(None, tmp_path)
     assert pragma(storage, "journal_mode") == "delete"
     assert storage.notes == (f"{storage.path} lies on a network file system (nfs4): WAL is not used there.",)
-
-
-def test_network_file_system_is_that_of_the_nearest_mount(tmp_path: Path) -> None:
-    mounts = tmp_path / "mounts"
-    mounts.write_text(
-        "/dev/vda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\n/dev/vdb /home/me/local ext4 rw 0 0\n"
-        "me@host: /mnt/my\\040files fuse.sshfs rw 0 0\nserver:/x /homework cifs rw 0 0\n"
-    )
-    assert network_file_system(Path("/home/me/studies"), mounts) == "nfs4"
-    assert network_file_system(Path("/home/me/local/studies"), mounts) is None
-    assert network_file_system(Path("/mnt/my files/studies"), mounts) == "fuse.sshfs"
-    assert network_file_system(Path("/srv"), mounts) is None
-    assert network_file_system(Path("/srv"), tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
