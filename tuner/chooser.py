@@ -129,7 +129,9 @@ class Chooser:
             return None
         if self._proof_seconds(leader) > self.seconds_left():
             self._proof_given_up = True
-            self.listener.message("no time is left to prove the best strategy: its figures are the search's, not a proof's")
+            self.listener.message(
+                "no time is left to prove the best strategy: its figures are the search's, not a proof's"
+            )
             return None
         return Proposal(leader.strategy, leader.source, role="proof")
 

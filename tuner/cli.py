@@ -83,7 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(ExitCode.DONE)
     except Exception as error:  # one of the two entries: a traceback that reaches a user is a bug of its own
         log = _write_log(traceback.format_exc())
-        print(f"tuner {args.command}: a bug of ours ({type(error).__name__}); the traceback is in {log}", file=sys.stderr)
+        print(
+            f"tuner {args.command}: a bug of ours ({type(error).__name__}); the traceback is in {log}", file=sys.stderr
+        )
         return int(ExitCode.BUG)
 
 

@@ -26,9 +26,7 @@ class Ledger:
         equivalent: is told each fingerprint that is known to give the same as one that ran.
     """
 
-    def __init__(
-        self, study: StudyRecord, records: Iterable[TrialRecord], equivalent: Callable[[str], None]
-    ) -> None:
+    def __init__(self, study: StudyRecord, records: Iterable[TrialRecord], equivalent: Callable[[str], None]) -> None:
         self.study = study
         self.records: list[TrialRecord] = []
         self.timing = Timing()

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from tuner.errors import WrongInput, nearest
 from tuner.shapes import SHAPES
 from tuner.workload import Frozen, ModelKind
@@ -23,7 +25,7 @@ class ModelSource(Frozen):
     model: str
     kind: ModelKind
     config: dict[str, Any] | None = None
-    sources: dict[str, str] = {}
+    sources: dict[str, str] = Field(default_factory=dict)
     """SHA-256 of each file's text."""
 
 

@@ -46,5 +46,3 @@ def _latest(study: Path, name: str) -> TrialDir | None:
     """Return the last folder of a trial: a name that was taken got a suffix."""
     found = [p for p in study.glob(f"{name}*") if re.fullmatch(rf"{name}(\.\d+)?", p.name)]
     return TrialDir(max(found, key=lambda p: p.stat().st_mtime)) if found else None
-
-

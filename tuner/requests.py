@@ -94,9 +94,7 @@ class Requests:
             if record.outcome is Outcome.OK and peaks[0] is not None and peaks[1] is not None:
                 self._outside.setdefault(mode_class(record.strategy), peaks[0] - peaks[1])
 
-    def record(
-        self, attempt: Attempt, verdict: Verdict, *, role: Role, source: str, number: int | None
-    ) -> TrialRecord:
+    def record(self, attempt: Attempt, verdict: Verdict, *, role: Role, source: str, number: int | None) -> TrialRecord:
         """Return what is kept of an attempt."""
         request, result = attempt.request, _with_samples(attempt)
         phases = result.phases if result else ()
@@ -119,7 +117,9 @@ class Requests:
             tokens_per_s=result.throughput.tokens_per_s if result and result.throughput else None,
             peak_device_bytes=verdict.peak_device_bytes,
             peak_reserved_bytes=max((p.reserved_bytes for p in phases if p.reserved_bytes is not None), default=None),
-            peak_allocated_bytes=max((p.allocated_bytes for p in phases if p.allocated_bytes is not None), default=None),
+            peak_allocated_bytes=max(
+                (p.allocated_bytes for p in phases if p.allocated_bytes is not None), default=None
+            ),
             compile_seconds=result.compile.compile_seconds if result and compiled and result.throughput else None,
             budget_bytes=request.budget_bytes,
             limit_bytes=request.limit_bytes,

@@ -103,7 +103,9 @@ class Search:
         name = str(trial.number) if trial is not None else proposal.role
         folder = self.requests.folder(name)
         request = self.requests.make(proposal.strategy, folder, cold=proposal.role == "proof")
-        self.listener.trial_started(trial.number if trial is not None else proposal.role, proposal.strategy, proposal.source)
+        self.listener.trial_started(
+            trial.number if trial is not None else proposal.role, proposal.strategy, proposal.source
+        )
         self._in_flight[self.executor.submit(request, folder)] = _InFlight(proposal, trial)
         self.chooser.launches += proposal.role != "proof"
 

@@ -80,7 +80,9 @@ def pick_device(given: str | None, visible: str | None) -> DeviceInfo:
     if not cards and given is None:
         return devices.cpu_device()
     if not cards:
-        raise MachineError("no CUDA card can be seen here: NVIDIA's driver is missing, or CUDA_VISIBLE_DEVICES hides it")
+        raise MachineError(
+            "no CUDA card can be seen here: NVIDIA's driver is missing, or CUDA_VISIBLE_DEVICES hides it"
+        )
     if int(number or 0) >= len(cards):
         raise WrongInput("device", f"is one of cuda:0 to cuda:{len(cards) - 1}", given)
     return cards[int(number or 0)]
@@ -304,4 +306,3 @@ def kill_left_over(listener: Listener) -> None:
         kill_strays(strays)
         names = ", ".join(f"{stray.pid} {stray.name}" for stray in strays)
         listener.message(f"ended what an earlier search left: {names}")
-

@@ -159,7 +159,9 @@ def parse_lengths(text: str | None, seq_len: int) -> tuple[Lengths, dict[str, st
         values = tuple(int(word) for word in path.read_text().split())
         return Lengths(kind="list", max=max(values), values=values), {}
     except OSError as error:
-        raise WrongInput("lengths", f"is lognormal:mean=M,max=N or a file of lengths ({error.strerror})", text) from error
+        raise WrongInput(
+            "lengths", f"is lognormal:mean=M,max=N or a file of lengths ({error.strerror})", text
+        ) from error
     except (ValueError, UnicodeDecodeError) as error:
         raise WrongInput("lengths", f"{path} holds whole numbers of 2 or more, with white space between") from error
 
@@ -205,7 +207,9 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
             sources |= found
     if spec.init == "pretrained" and source.kind not in ("folder", "hub"):
         raise WrongInput("init", "is pretrained only where the model is a folder or a hub id", spec.init)
-    assumed.append(f"{spec.init} weights" + ("" if spec.init == "pretrained" else " (memory and speed do not depend on them)"))
+    assumed.append(
+        f"{spec.init} weights" + ("" if spec.init == "pretrained" else " (memory and speed do not depend on them)")
+    )
     workload = Workload(
         model=source.model, model_kind=source.kind, config=source.config, sources=sources,
         loss=functions.get("loss"), batch_fn=functions.get("batch_fn"), init=spec.init, adapter=adapter,

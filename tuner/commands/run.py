@@ -15,8 +15,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("plan", metavar="FILE", type=Path, help="what `tuner export` wrote")
     parser.add_argument("--budget-gb", metavar="GIB", help="instead of the file's")
     parser.add_argument("--device", metavar="D", help="cuda, cuda:N or cpu; what the file was measured on unless said")
-    parser.add_argument("--shared-card", action="store_true", default=None, help="accept that others compute on the card")
-    parser.add_argument("--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does")
+    parser.add_argument(
+        "--shared-card", action="store_true", default=None, help="accept that others compute on the card"
+    )
+    parser.add_argument(
+        "--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does"
+    )
     parser.add_argument("--deadline", action="append", metavar="PHASE=S", help="seconds that a phase may take")
     parser.add_argument("--json", action="store_true", help="print the record as one JSON object")
     add_storage_option(parser)

@@ -19,16 +19,26 @@ The same command again goes on where it stopped; with another time or filter too
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument("--spec", metavar="FILE", type=Path, help="YAML with any of these options as keys; flags go before it")
+    parser.add_argument(
+        "--spec", metavar="FILE", type=Path, help="YAML with any of these options as keys; flags go before it"
+    )
     add_workload_options(parser)
     add_device_options(parser)
     group = parser.add_argument_group("how to search")
-    group.add_argument("--time-budget", metavar="T", help="of this invocation, the proof included: 90s, 30m (the default), 2h")
+    group.add_argument(
+        "--time-budget", metavar="T", help="of this invocation, the proof included: 90s, 30m (the default), 2h"
+    )
     group.add_argument("--trials", metavar="N", help="launches of this invocation at most")
-    group.add_argument("--fix", action="append", metavar="KNOB=VALUE", help="only this value of a knob, as mode=default")
-    group.add_argument("--knob", action="append", metavar="KNOB=V,V", help="only these values of a knob, as scope=layer,whole")
+    group.add_argument(
+        "--fix", action="append", metavar="KNOB=VALUE", help="only this value of a knob, as mode=default"
+    )
+    group.add_argument(
+        "--knob", action="append", metavar="KNOB=V,V", help="only these values of a knob, as scope=layer,whole"
+    )
     group.add_argument("--sampler", metavar="S", help="tpe (the default), gp or random")
-    group.add_argument("--cold", action="store_true", default=None, help="every trial compiles with an empty cache of its own")
+    group.add_argument(
+        "--cold", action="store_true", default=None, help="every trial compiles with an empty cache of its own"
+    )
     add_study_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object a trial on stdout")
 

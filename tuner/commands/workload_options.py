@@ -17,22 +17,29 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--model",
         metavar="M",
-        help="a built-in shape (llama-7b, llama-1b, llama-160m, tiny, qwen-1.5b, mistral-7b, olmoe-1b-7b), a folder with a "
-        "config.json, a hub id, or module:function / file.py:function; llama-7b on a card, tiny on a CPU",
+        help="a built-in shape (llama-7b, llama-1b, llama-160m, tiny, qwen-1.5b, mistral-7b, olmoe-1b-7b), a folder "
+        "with a config.json, a hub id, or module:function / file.py:function; llama-7b on a card, tiny on a CPU",
     )
-    group.add_argument("--loss", metavar="F", help="module:function(model, batch) -> mean loss, for a model of your own")
+    group.add_argument(
+        "--loss", metavar="F", help="module:function(model, batch) -> mean loss, for a model of your own"
+    )
     group.add_argument("--batch-fn", metavar="F", help="module:function(device, micro_batch, length) -> dict")
     group.add_argument("--init", metavar="HOW", help="random (the default; figures do not depend on it) or pretrained")
-    group.add_argument("--adapter", metavar="A", help="full, lora or qlora; lora for the default model on a card, else full")
+    group.add_argument(
+        "--adapter", metavar="A", help="full, lora or qlora; lora for the default model on a card, else full"
+    )
     group.add_argument("--lora-rank", metavar="N", help="16 unless said")
     group.add_argument("--lora-targets", metavar="T", help="all-linear unless said, or names with commas between")
     group.add_argument("--dropout", metavar="P", help="0 unless said")
     group.add_argument(
         "--precision",
         metavar="P",
-        help="bf16-true, bf16-mixed, fp16-mixed or 32-true; bf16-mixed under an adapter, bf16-true without, 32-true on a CPU",
+        help="bf16-true, bf16-mixed, fp16-mixed or 32-true; bf16-mixed under an adapter, bf16-true without, 32-true on "
+        "a CPU",
     )
-    group.add_argument("--seq-len", metavar="N", help="tokens of every sequence; 2048 unless said (128 for a CPU's default)")
+    group.add_argument(
+        "--seq-len", metavar="N", help="tokens of every sequence; 2048 unless said (128 for a CPU's default)"
+    )
     group.add_argument("--lengths", metavar="L", help="lognormal:mean=700,max=2048, or a file of lengths")
     group.add_argument("--batch-size", metavar="N", help="sequences per optimizer step; 8 unless said")
 
@@ -40,10 +47,15 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
 def add_device_options(parser: argparse.ArgumentParser) -> None:
     """Add device, budget and what belongs to them."""
     group = parser.add_argument_group("where")
-    group.add_argument("--budget-gb", metavar="GIB", help="what the card to train on has, in GiB; this device's unless said")
+    group.add_argument(
+        "--budget-gb", metavar="GIB", help="what the card to train on has, in GiB; this device's unless said"
+    )
     group.add_argument("--device", metavar="D", help="cuda, cuda:N or cpu; the first card unless said")
     group.add_argument(
-        "--shared-card", action="store_true", default=None, help="accept that others compute on the card; every figure is flagged"
+        "--shared-card",
+        action="store_true",
+        default=None,
+        help="accept that others compute on the card; every figure is flagged",
     )
     group.add_argument("--seed", metavar="N", help="0 unless said")
     group.add_argument(
