@@ -89,7 +89,7 @@ def measured(record: TrialRecord) -> Measured:
 def to_yaml(plan: ExportedPlan, record: TrialRecord) -> str:
     """Return the file's text: comments that explain it, then the plan."""
     body = yaml.safe_dump(plan.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=120)
-    return "\n".join(f"# {line}" for line in comments(plan, record)) + "\n" + body
+    return "\n".join(f"# {line}".rstrip() for line in comments(plan, record)) + "\n" + body
 
 
 def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
