@@ -10,7 +10,7 @@ import torch
 
 from tuner.build import BuildConflict
 from tuner.protocol import Failure, FailureClass, Kind, Phase
-from tuner.worker.load import UserCodeError
+from tuner.worker.user_code import UserCodeError
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
 _ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) (KiB|MiB|GiB|bytes) is allocated by PyTorch")
@@ -65,7 +65,7 @@ def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind |
     chain = list(_chain(error))
     for found in chain:  # first: an out-of-memory inside a compiler is one all the same
         if isinstance(found, (torch.OutOfMemoryError, MemoryError)):
-            return FailureClass.OOM, None, first_line(found)
+            return FailureClass.OOM, None, _out_of_memory(found)
     for found in chain:
         decided = _by_type(found, fullgraph)
         if decided is not None:
@@ -109,6 +109,15 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         # BackendCompilerFailed and InductorError keep what they wrap in an attribute.
         inner = getattr(current, "inner_exception", None)
         current = inner if isinstance(inner, BaseException) else current.__cause__ or current.__context__
+
+
+def _out_of_memory(error: BaseException) -> str:
+    """Return the allocator's figures in one sentence; its own message is a paragraph with advice."""
+    tried, allocated = _TRIED.search(str(error)), _ALLOCATED.search(str(error))
+    if tried is None:
+        return first_line(error)
+    beside = "" if allocated is None else f" with {allocated[1]} {allocated[2]} allocated"
+    return f"the allocator was asked for {tried[1]} {tried[2]} more{beside}"
 
 
 def first_line(error: BaseException) -> str:

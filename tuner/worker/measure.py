@@ -34,6 +34,9 @@ from tuner.worker.parity import ParityProbe
 SETTLE_AT_MOST = 20
 SETTLE_QUIET = 3
 """Steps in which nothing may be compiled, recorded or autotuned."""
+SETTLE_SECONDS = 10.0
+"""After so long a strategy that compiles nothing any more goes on to `steady`, level or not: where a
+step takes seconds and the processor makes them uneven, twenty of them cost more than they tell."""
 LEVEL = 0.05
 """How far a settled step may lie from the median of the last ones."""
 
@@ -74,7 +77,8 @@ class Trial:
     def __init__(self, measurement: Measurement) -> None:
         self.m = measurement
         self.request = measurement.request
-        self.device = torch.device(self.request.device_type)
+        # CUDA_VISIBLE_DEVICES leaves one card; some of torch's functions want its index.
+        self.device = torch.device("cuda", 0) if self.request.device_type == "cuda" else torch.device("cpu")
         self.memory = Memory(self.device)
         self.batches: Batches
         self.loss: Loss
@@ -180,7 +184,8 @@ class Trial:
             self.m.settle_steps = len(seconds)
             if len(seconds) >= at_least and quiet >= SETTLE_QUIET and _level(seconds):
                 break
-            if len(seconds) >= SETTLE_AT_MOST:
+            long_enough = len(seconds) >= at_least and quiet >= SETTLE_QUIET and sum(seconds) >= SETTLE_SECONDS
+            if len(seconds) >= SETTLE_AT_MOST or long_enough:
                 self._never_settled(quiet)
                 break
         self._slow_seconds += seconds
