@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tuner.worker.check import Child, cause, chain, describe
+from tuner.worker.check import Child
+from tuner.worker.check_cause import cause, chain, describe
 
 
 class InductorError(RuntimeError):
