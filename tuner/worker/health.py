@@ -12,13 +12,11 @@ import torch
 from torch import nn
 
 from tuner.protocol import CompileReport, GraphBreak
+from tuner.worker.coverage import Coverage, observe
 
 _SITE = re.compile(r'(?:from user code at|Graph break in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)')
 _REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(.+)")
 _GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
-_REGION = "Torch-Compiled Region"
-_COMPILED_CALL = ("## Call CompiledFxGraph", "CompiledFunction")
-_EAGER_OPS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::scaled_dot_product_attention"})
 
 
 class _Listener(logging.Handler):
@@ -55,7 +53,7 @@ class CompileHealth:
         self.enabled = enabled
         self._listener = _Listener()
         self._plans: list[dict[str, Any]] = []
-        self._chosen = self._compiled = self._eager_ops = 0
+        self._coverage = Coverage()
         if enabled:
             self._listen()
             if wants_plan:
@@ -71,6 +69,11 @@ class CompileHealth:
             if name.startswith("torch._dynamo") and name.endswith(("__graph_breaks", "__recompiles", "convert_frame")):
                 logging.getLogger(name).addHandler(self._listener)
 
+    def close(self) -> None:
+        """Listen no more."""
+        for name in list(logging.Logger.manager.loggerDict):
+            logging.getLogger(name).removeHandler(self._listener)
+
     def activity(self) -> tuple[int, int]:
         """Return how much was compiled and recorded so far; it stands still once a strategy has settled."""
         if not self.enabled:
@@ -83,26 +86,11 @@ class CompileHealth:
         """Return the guard of the latest recompile."""
         return self._listener.recompiles[-1] if self._listener.recompiles else None
 
-    def observe(self, forward: Callable[[], Any], modules: Sequence[nn.Module], whole: bool) -> Any:
-        """Run one forward under the CPU profiler and count the calls that entered compiled code.
-
-        `whole`: all of the forward lies in `modules`, so that whatever ran outside compiled code
-        counts too. In a narrower scope head and loss are eager by right.
-
-        dynamo wraps each compiled frame in a region of the profiler; a frame that it skipped, for
-        whatever reason, has none. A region inside another belongs to a part of the same call.
-        """
+    def observe(self, forward: Callable[[], Any], modules: Sequence[nn.Module]) -> Any:
+        """Run one forward and note which of `modules` ran compiled code (`coverage.observe`)."""
         if not self.enabled:
             return forward()
-        from torch.profiler import ProfilerActivity, profile
-
-        with profile(activities=[ProfilerActivity.CPU]) as profiler:
-            result = forward()
-        events = profiler.events() or []
-        outer = sum(e.name.startswith(_REGION) and not _inside(e, (_REGION,)) for e in events)
-        self._chosen, self._compiled = len(modules), min(outer, len(modules))
-        if whole:
-            self._eager_ops = sum(e.name in _EAGER_OPS and not _inside(e, _COMPILED_CALL) for e in events)
+        result, self._coverage = observe(forward, modules)
         return result
 
     def report(self, compile_seconds: float) -> CompileReport:
@@ -114,9 +102,9 @@ class CompileHealth:
         breaks = tuple(GraphBreak(site=s, reason=r, count=n) for (s, r), n in self._listener.breaks.most_common())
         return CompileReport(
             graphs=int(counters["stats"]["unique_graphs"]),
-            chosen_modules=self._chosen,
-            compiled_modules=self._compiled,
-            eager_ops=self._eager_ops,
+            chosen_modules=self._coverage.chosen,
+            compiled_modules=self._coverage.compiled,
+            eager_ops=self._coverage.eager_ops,
             graph_breaks=breaks,
             recompiles=tuple(self._listener.recompiles),
             recompile_limit_hit=self._listener.limit_hit,
@@ -124,15 +112,6 @@ class CompileHealth:
             cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
             plan={"regions": self._plans} if self._plans else None,
         )
-
-
-def _inside(event: Any, prefixes: tuple[str, ...]) -> bool:
-    parent = event.cpu_parent
-    while parent is not None:
-        if parent.name.startswith(prefixes):
-            return True
-        parent = parent.cpu_parent
-    return False
 
 
 def _recorded_graphs() -> int:
@@ -160,7 +139,7 @@ def _capture_plans(plans: list[dict[str, Any]]) -> None:
     if not hasattr(partitioners, "create_structured_trace_for_min_cut_info"):
         return
 
-    def keep(**given: Any) -> None:
+    def keep(*_graph: Any, **given: Any) -> None:
         wanted = (
             "memory_budget", "min_act_size", "max_act_size", "saved_values_act_size", "expected_runtime",
             "more_aggressive_saved_values_mem_ratio", "aggressive_recomputation_saved_values_mem_ratio",
