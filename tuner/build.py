@@ -5,35 +5,30 @@ The worker builds through `apply` too, so what was measured is what a person's o
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strategies.knob import GRAPH_MODES, CompilePlan, Knob, Stage, Strategy
 from strategies.registry import KNOBS
-from tuner.errors import ExitCode, TunerError, WrongInput
+from tuner.applied import Applied, Step
+from tuner.errors import WrongInput
+from tuner.layers import BuildConflict, decoder_layers, make_traceable, scope_modules
 from tuner.space import canonical
-from tuner.workload import Precision, Workload
+from tuner.workload import Workload
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
+__all__ = ["Applied", "BuildConflict", "Plan", "Step", "apply", "decoder_layers", "environment", "scope_modules"]
+
 OptimizerFactory = Callable[..., "torch.optim.Optimizer"]
 
-_ATTENTION = re.compile(r"attn|attention", re.IGNORECASE)
-_MLP = re.compile(r"mlp|ffn|feed_forward|moe|experts", re.IGNORECASE)
 _INPUT_GRAD_HOOK = re.compile(r"make_inputs?_require_grads?")
-
-
-class BuildConflict(TunerError):
-    """This model cannot have this strategy, for a reason that only the model itself shows."""
-
-    exit_code = ExitCode.WRONG_INPUT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +52,9 @@ class _ProcessBuild:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-def apply(model: nn.Module, plan: Plan | str | os.PathLike[str], optimizer_factory: OptimizerFactory | None = None) -> Applied:
+def apply(
+    model: nn.Module, plan: Plan | str | os.PathLike[str], optimizer_factory: OptimizerFactory | None = None
+) -> Applied:
     """Put a strategy on `model` and return what a training loop needs.
 
     Args:
@@ -77,44 +74,12 @@ def apply(model: nn.Module, plan: Plan | str | os.PathLike[str], optimizer_facto
         plan = Plan(strategy=exported.strategy, workload=exported.workload)
     build = ModelBuild(model, plan)
     build.check_process()
+    build.switch_own_checkpointing_off()
     for stage in (Stage.WRAP, Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
         build.run_stage(stage)
         if stage is Stage.COMPILE:
             build.compile_modules()
     return build.finish(optimizer_factory)
-
-
-def decoder_layers(model: nn.Module) -> Sequence[nn.Module]:
-    """Return the model's decoder layers: of all lists of alike modules the one with most parameters.
-
-    Raises:
-        BuildConflict: there is no such list.
-    """
-    from torch import nn
-
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) and len({type(c) for c in m}) == 1]
-    if not lists:
-        raise BuildConflict(f"the model {type(model).__name__} has no list of decoder layers (an nn.ModuleList of one class)")
-    return list(max(lists, key=lambda found: sum(p.numel() for p in found.parameters())))
-
-
-def scope_modules(model: nn.Module, scope: str) -> Sequence[nn.Module]:
-    """Return the modules that a compile scope names, in order.
-
-    Raises:
-        BuildConflict: the model has none such.
-    """
-    if scope == "whole":
-        return [model]
-    layers = decoder_layers(model)
-    if scope == "layer":
-        return layers
-    pattern = {"attention": _ATTENTION, "mlp": _MLP}[scope]
-    # A norm such as `post_attention_layernorm` has the word in its name too, and no children.
-    found = [c for layer in layers for n, c in layer.named_children() if pattern.search(n) and any(c.children())]
-    if not found:
-        raise BuildConflict(f"scope {scope}: the layers of class {type(layers[0]).__name__} have no child named so")
-    return found
 
 
 def _active(strategy: Strategy, stage: Stage) -> list[Knob]:
@@ -161,6 +126,14 @@ class ModelBuild:
                     del hooks[handle]
                     self.done.append(f"took the requires_grad_ hook off {type(module).__name__}")
 
+    def switch_own_checkpointing_off(self) -> None:
+        """Leave checkpointing to the strategy: a transformers model that already does it would do it twice."""
+        switched = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False) is True]
+        for module in switched:
+            module.gradient_checkpointing = False  # type: ignore[assignment]
+        if switched:
+            self.done.append("switched the model's own checkpointing off: the strategy decides it")
+
     def check_process(self) -> None:
         """Raise where a variable that had to be set before torch was imported is not."""
         for name, value in environment(self.strategy).items():
@@ -183,6 +156,7 @@ class ModelBuild:
             return
         modules = self.scope_modules(self.compile.scope)
         for module in modules:
+            make_traceable(module)
             module.compile(**self.compile.options)
         self.done.append(f"compiled {len(modules)} module{'s' if len(modules) > 1 else ''} in place")
 
@@ -194,11 +168,13 @@ class ModelBuild:
         optimizer, unapplied = self._optimizer(params, factory)
         accumulation, rest = divmod(self.workload.batch_size, self.micro_batch)
         if rest:
-            raise BuildConflict(f"micro_batch {self.micro_batch} does not divide the batch size {self.workload.batch_size}")
+            size = self.workload.batch_size
+            raise BuildConflict(f"micro_batch {self.micro_batch} does not divide the batch size {size}")
         graphs = self.strategy["mode"] in GRAPH_MODES and self.device_type == "cuda"
         preallocate = graphs and accumulation > 1
         if preallocate:
             _preallocate_gradients(params)
+            _zero_in_place(optimizer)
             self.done.append("gradients are preallocated and zeroed in place: CUDA graphs with accumulation need it")
         return Applied(
             model=self.model,
@@ -214,7 +190,9 @@ class ModelBuild:
             records_graphs=graphs,
         )
 
-    def _optimizer(self, params: list[Any], factory: OptimizerFactory | None) -> tuple[torch.optim.Optimizer, list[str]]:
+    def _optimizer(
+        self, params: list[Any], factory: OptimizerFactory | None
+    ) -> tuple[torch.optim.Optimizer, list[str]]:
         if factory is None:
             return self.optimizer_class(params, **self.optimizer_defaults), []
         made = factory(params, self.optimizer_class, **self.optimizer_defaults)
@@ -232,85 +210,11 @@ def _preallocate_gradients(params: list[Any]) -> None:
         param.grad = torch.zeros_like(param)
 
 
-@dataclass(slots=True, kw_only=True)
-class Applied:
-    """A model with a strategy on it, and how to train it."""
+def _zero_in_place(optimizer: torch.optim.Optimizer) -> None:
+    # Whoever calls it, and however: dropping a gradient would undo the preallocation.
+    original = optimizer.zero_grad
 
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    micro_batch: int
-    """Sequences per forward."""
-    accumulation: int
-    """Forwards per optimizer step: the workload's sequences per step over the micro-batch."""
-    warmup: int | None
-    """Sequences of a warm-up batch before the first step; None: none."""
-    unapplied: tuple[str, ...]
-    """What could not be applied, a sentence each."""
-    done: tuple[str, ...]
-    """What was applied, a sentence each."""
-    precision: Precision
-    device_type: str
-    keep_gradients: bool
-    """Gradients are zeroed in place, never set to None."""
-    records_graphs: bool
-    _scaler: Any = None
+    def zero_grad(set_to_none: bool = False) -> None:
+        original(set_to_none=False)
 
-    @contextlib.contextmanager
-    def step(self) -> Iterator[Step]:
-        """One optimizer step: call `Step.backward` for each micro-batch inside, the rest is done here.
-
-        On leaving, the optimizer steps and the gradients are zeroed the way the strategy needs;
-        where the block raises, neither happens.
-        """
-        step = Step(self)
-        yield step
-        step.finish()
-
-    @contextlib.contextmanager
-    def forward(self) -> Iterator[None]:
-        """Around each forward and its loss: the workload's precision, and a mark for CUDA graphs."""
-        import torch
-
-        if self.records_graphs:
-            # The last micro-batch's outputs may be overwritten from here on.
-            torch.compiler.cudagraph_mark_step_begin()
-        dtype = {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}.get(self.precision)
-        with torch.autocast(self.device_type, dtype=dtype) if dtype else contextlib.nullcontext():
-            yield
-
-    def zero_grad(self) -> None:
-        """Zero the gradients: in place where CUDA graphs hold them, else by dropping them."""
-        self.optimizer.zero_grad(set_to_none=not self.keep_gradients)
-
-    @property
-    def scaler(self) -> Any:
-        """The gradient scaler of ``fp16-mixed``; one that does nothing for the others."""
-        if self._scaler is None:
-            import torch
-
-            self._scaler = torch.amp.GradScaler(self.device_type, enabled=self.precision is Precision.FP16_MIXED)
-        return self._scaler
-
-
-@dataclass(slots=True)
-class Step:
-    """One optimizer step in progress."""
-
-    applied: Applied
-    before_update: Callable[[], None] | None = None
-    """Called between the last backward and the optimizer, with unscaled gradients in place."""
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Run the backward of one micro-batch; `loss` is its share of the step's mean loss."""
-        self.applied.scaler.scale(loss).backward()
-
-    def finish(self) -> None:
-        """Unscale, call `before_update`, step, zero the gradients."""
-        applied = self.applied
-        if self.before_update is not None:
-            applied.scaler.unscale_(applied.optimizer)
-            self.before_update()
-        applied.scaler.step(applied.optimizer)
-        applied.scaler.update()
-        applied.zero_grad()
-
+    optimizer.zero_grad = zero_grad  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from tuner.trial_dir import TrialDir  # noqa: E402
 
 if TYPE_CHECKING:
     from tuner.protocol import Failure, TrialRequest
-    from tuner.worker.measure import Measurement
+    from tuner.worker.measurement import Measurement
 
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "triton")
 
@@ -31,7 +31,8 @@ def main(path: str) -> int:
     trial_dir.append_event(Event(time=started, event="phase", phase=Phase.START))
 
     from tuner.worker.failure import classify_exception
-    from tuner.worker.measure import Measurement, Trial
+    from tuner.worker.measure import Trial
+    from tuner.worker.measurement import Measurement
 
     measurement = Measurement(request=request, emit=trial_dir.append_event, phase_started=started)
     failure: Failure | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.worker.load import UserCodeError, load_function, users_code
+from tuner.worker.user_code import UserCodeError, load_function, users_code
 from tuner.workload import Workload
 
 Batch = dict[str, Any]
@@ -26,6 +26,8 @@ class MicroBatch:
     """Its part of the optimizer step's trained tokens; a mean loss is scaled by it."""
     tokens: int
     """Non-padding tokens."""
+    trained: torch.Tensor
+    """Trained tokens of the whole optimizer step. A tensor: dynamo would compile anew for each number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ class Batches:
         workload, longest = self.workload, self.workload.lengths.max
         groups = workload.batch_size // self.micro_batch
         trained = (longest - 1) * workload.batch_size
-        made = tuple(self._micro_batch([longest] * self.micro_batch, self._generator(-2), trained) for _ in range(groups))
+        lengths, generator = [longest] * self.micro_batch, self._generator(-2)
+        made = tuple(self._micro_batch(lengths, generator, trained) for _ in range(groups))
         return StepBatch(micro_batches=made, tokens=sum(m.tokens for m in made))
 
     def _generator(self, index: int) -> torch.Generator:
@@ -86,12 +89,8 @@ class Batches:
         # Labels are shifted inside the model, so a sequence of n tokens trains n - 1.
         own = sum(length - 1 for length in lengths)
         total = own if trained is None else trained
-        if self._function is not None:
-            return MicroBatch(self._users_batch(lengths), own / total, sum(lengths))
-        batch = self._random(lengths, generator)
-        # A tensor, not a number: dynamo would compile anew for each value.
-        batch["num_items_in_batch"] = torch.tensor(float(total), device=self.device)
-        return MicroBatch(batch, own / total, sum(lengths))
+        batch = self._random(lengths, generator) if self._function is None else self._users_batch(lengths)
+        return MicroBatch(batch, own / total, sum(lengths), torch.tensor(float(total), device=self.device))
 
     def _random(self, lengths: list[int], generator: torch.Generator) -> Batch:
         rows = [torch.randint(0, self.vocabulary, (length,), generator=generator) for length in lengths]
@@ -128,16 +127,33 @@ class Loss:
         self.model = model
         self._function: Callable[..., torch.Tensor] | None = load_function(workload.loss) if workload.loss else None
         self._spec = workload.loss or workload.model
-        # Hugging Face models normalise by `num_items_in_batch` themselves.
-        self._normalised = self._function is None and hasattr(model, "config")
+        # transformers' models sum over the labels and divide by `num_items_in_batch` themselves. What
+        # a batch of the user's holds is not known, so there the mean of a micro-batch is taken.
+        self._normalised = self._function is None and workload.batch_fn is None and _is_transformers(model)
 
     def __call__(self, micro_batch: MicroBatch) -> torch.Tensor:
         """Return a scalar; summed over the step's micro-batches it is the mean over the step's tokens."""
+        if self._normalised:
+            return self._loss_of(self.model(**micro_batch.batch, num_items_in_batch=micro_batch.trained))
         if self._function is not None:
-            return self._function(self.model, micro_batch.batch) * micro_batch.share
-        batch = micro_batch.batch if self._normalised else {k: v for k, v in micro_batch.batch.items() if k != "num_items_in_batch"}
-        output = self.model(**batch)
-        loss = getattr(output, "loss", None)
+            return self._scalar(self._function(self.model, micro_batch.batch)) * micro_batch.share
+        return self._loss_of(self.model(**micro_batch.batch)) * micro_batch.share
+
+    def _loss_of(self, output: Any) -> torch.Tensor:
+        loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
         if loss is None:
             raise UserCodeError(f"{self._spec}: the model returns no loss; give --loss module:function(model, batch)")
-        return loss if self._normalised else loss * micro_batch.share  # type: ignore[no-any-return]
+        return self._scalar(loss)
+
+    def _scalar(self, loss: Any) -> torch.Tensor:
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise UserCodeError(f"{self._spec}: the loss is {shape}, not one number")
+        return loss
+
+
+def _is_transformers(model: nn.Module) -> bool:
+    """Is it a model of transformers, adapters or not? By name: where it is none, transformers is not imported."""
+    unwrap: Any = getattr(model, "get_base_model", lambda: model)
+    base = unwrap()
+    return any(c.__name__ == "PreTrainedModel" and c.__module__.startswith("transformers.") for c in type(base).__mro__)

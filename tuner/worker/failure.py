@@ -14,14 +14,17 @@ from tuner.worker.user_code import UserCodeError
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
 _ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) (KiB|MiB|GiB|bytes) is allocated by PyTorch")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 # Plain RuntimeErrors, by their text: (pattern, class, kind). Each pattern is what torch raises, with its source.
 _BY_TEXT: tuple[tuple[str, FailureClass, Kind | None], ...] = (
     # c10/core/impl/alloc_cpu.cpp
     (r"DefaultCPUAllocator: (can't|not enough memory)", FailureClass.OOM, None),
-    # cuBLAS and cuDNN handles and workspaces, and the driver itself, outside the caching allocator
-    (r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|CUDA error: out of memory", FailureClass.OOM, Kind.SUSPECTED),
+    # cuBLAS and cuDNN handles and workspaces, outside the caching allocator
+    (r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", FailureClass.OOM, Kind.SUSPECTED),
+    # the driver itself, outside the caching allocator
+    (r"CUDA error: out of memory", FailureClass.OOM, Kind.SUSPECTED),
     # torch/_dynamo/eval_frame.py, the stance of the steady phase
     (r"fail_on_recompile", FailureClass.UNSTABLE, None),
     # torch/csrc/autograd: backward of a loss that hangs on nothing that requires a gradient
@@ -69,7 +72,7 @@ def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind |
     for found in chain:
         decided = _by_type(found, fullgraph)
         if decided is not None:
-            return (*decided, first_line(found))
+            return (*decided, first_line(found) + _site(found))
     for found in chain:
         for pattern, failure_class, kind in _BY_TEXT:
             if isinstance(found, RuntimeError) and re.search(pattern, str(found)):
@@ -89,15 +92,24 @@ def _by_type(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind 
     if isinstance(error, exc.FailOnRecompileLimitHit):
         return FailureClass.COMPILE_ERROR, Kind.RECOMPILE_LIMIT
     if isinstance(error, (exc.Unsupported, exc.UserError)):
-        return (FailureClass.GRAPH_BREAK, Kind.UNSUPPORTED_BY_MODEL) if fullgraph else (FailureClass.COMPILE_ERROR, None)
+        if not fullgraph:
+            return FailureClass.COMPILE_ERROR, None
+        return FailureClass.GRAPH_BREAK, Kind.UNSUPPORTED_BY_MODEL
     return None
+
+
+def _site(error: BaseException) -> str:
+    """Return where in the user's code dynamo stopped, as its message has it; empty where it has not."""
+    _, said, stack = str(error).partition("from user code:")
+    frames = _FRAME.findall(stack) if said else []
+    return f" (at {frames[-1][0]}:{frames[-1][1]})" if frames else ""
 
 
 def _is_compiler_error(error: BaseException) -> bool:
     from torch._dynamo import exc
 
-    module = type(error).__module__
-    return isinstance(error, exc.TorchDynamoException) or module.startswith(("torch._inductor", "torch._dynamo", "triton"))
+    compilers = ("torch._inductor", "torch._dynamo", "triton")
+    return isinstance(error, exc.TorchDynamoException) or type(error).__module__.startswith(compilers)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -132,4 +144,9 @@ def _needed_bytes(error: BaseException) -> int | None:
     tried, allocated = _TRIED.search(text), _ALLOCATED.search(text)
     if tried is None or allocated is None:
         return None
-    return sum(int(float(m[1]) * _UNITS[m[2]]) for m in (tried, allocated))
+    return sum(_at_least(m[1], _UNITS[m[2]]) for m in (tried, allocated))
+
+
+def _at_least(figure: str, unit: int) -> int:
+    # Printed with two decimals, so half of the last one may be rounded up; a lower bound must not be.
+    return int(figure) if unit == 1 else int((float(figure) - 0.005) * unit)

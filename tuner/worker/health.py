@@ -61,10 +61,10 @@ class CompileHealth:
 
     def _listen(self) -> None:
         import torch._dynamo
-        import torch._logging
+        from torch._logging._internal import set_logs
 
         torch._dynamo.config.suppress_errors = False  # a hidden failure would be measured as eager
-        torch._logging.set_logs(graph_breaks=True, recompiles=True)
+        set_logs(graph_breaks=True, recompiles=True)
         for name in list(logging.Logger.manager.loggerDict):
             if name.startswith("torch._dynamo") and name.endswith(("__graph_breaks", "__recompiles", "convert_frame")):
                 logging.getLogger(name).addHandler(self._listener)

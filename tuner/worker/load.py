@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-from tuner.errors import TunerError
+from tuner.worker.quantise import random_quantised
+from tuner.worker.user_code import UserCodeError, load_function, users_code
 from tuner.workload import Adapter, ModelKind, Precision, Workload
 
 _TRUE_DTYPE = {
@@ -24,43 +21,6 @@ _TRUE_DTYPE = {
 }
 _BASE_DTYPE = _TRUE_DTYPE | {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}
 """Of the frozen base under an adapter: mixed precision keeps only what is trained in fp32."""
-
-
-class UserCodeError(TunerError):
-    """The user's own model, loss or batch function cannot be used; the message says why."""
-
-
-@contextlib.contextmanager
-def users_code(spec: str) -> Iterator[None]:
-    """Name the user's function in whatever it raises; running out of memory is told apart."""
-    try:
-        yield
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:  # the border to code that is not ours: anything may come
-        raise UserCodeError(f"{spec} raised {type(error).__name__}: {error}") from error
-
-
-def load_function(spec: str) -> Callable[..., Any]:
-    """Return the function that ``package.module:function`` or ``file.py:function`` names.
-
-    Raises:
-        UserCodeError: the module cannot be imported, or has no such function.
-    """
-    source, _, name = spec.rpartition(":")
-    with users_code(spec):
-        if source.endswith(".py"):
-            found = importlib.util.spec_from_file_location(Path(source).stem, source)
-            assert found is not None and found.loader is not None
-            module = importlib.util.module_from_spec(found)
-            sys.modules[found.name] = module
-            found.loader.exec_module(module)
-        else:
-            module = importlib.import_module(source)
-        function = getattr(module, name)
-    if not callable(function):
-        raise UserCodeError(f"{spec} is not a function")
-    return function  # type: ignore[no-any-return]
 
 
 def import_libraries(workload: Workload) -> None:
@@ -86,12 +46,37 @@ def load_model(workload: Workload, device: torch.device, seed: int) -> nn.Module
 
 def _from_function(workload: Workload, device: torch.device) -> nn.Module:
     function = load_function(workload.model)
-    with users_code(workload.model), torch.device(device):
+    dtype = (_TRUE_DTYPE if workload.adapter is Adapter.FULL else _BASE_DTYPE)[workload.precision]
+    with users_code(workload.model), torch.device(device), _default_dtype(dtype):
         model = function()
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"{workload.model} returned {type(model).__name__}, not a torch.nn.Module")
-    dtype = _TRUE_DTYPE[workload.precision] if workload.adapter is Adapter.FULL else _BASE_DTYPE[workload.precision]
+    _set_module_dropout(model, workload)
+    if workload.adapter is Adapter.QLORA:
+        if not any(type(m).__name__ == "Linear4bit" for m in model.modules()):
+            raise UserCodeError(f"{workload.model}: for adapter qlora the function has to return a 4-bit model")
+        return model.to(device)
     return model.to(device=device, dtype=dtype)
+
+
+@contextlib.contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Build in `dtype` from the start: a model that is cast afterwards once had twice its size."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _set_module_dropout(model: nn.Module, workload: Workload) -> None:
+    dropout = workload.dropout if workload.adapter is Adapter.FULL else 0.0
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
+    if dropout and not layers:
+        raise UserCodeError(f"dropout: the model of {workload.model} has no dropout layer to set")
+    for layer in layers:
+        layer.p = dropout
 
 
 def _config(workload: Workload) -> Any:
@@ -109,14 +94,15 @@ def _config(workload: Workload) -> Any:
             config.layer_types = config.layer_types[: workload.depth]
     # A KV cache has no use in training, and fills memory.
     config.use_cache = False
-    if workload.adapter is Adapter.FULL and workload.dropout:
-        _set_dropout(config, workload.dropout)
+    # Under an adapter the workload's dropout is the adapter's alone.
+    _set_dropout(config, workload.dropout if workload.adapter is Adapter.FULL else 0.0)
     return config
 
 
 def _set_dropout(config: Any, dropout: float) -> None:
-    names = [n for n in vars(config) if ("dropout" in n or n.endswith("_pdrop")) and isinstance(getattr(config, n), float)]
-    if not names:
+    values = {n: v for n, v in vars(config).items() if "dropout" in n or n.endswith("_pdrop")}
+    names = [n for n, v in values.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]
+    if dropout and not names:
         raise UserCodeError(f"dropout: a {config.model_type} config has no dropout to set")
     for name in names:
         setattr(config, name, dropout)
@@ -131,7 +117,7 @@ def _from_transformers(workload: Workload, device: torch.device) -> nn.Module:
     if workload.init == "pretrained":
         return _pretrained(workload, config, dtype, device)
     if workload.adapter is Adapter.QLORA:
-        return _random_quantised(config, dtype, device)
+        return random_quantised(config, dtype, device)
     with torch.device(device):
         return AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")  # type: ignore[no-any-return]
 
@@ -139,57 +125,15 @@ def _from_transformers(workload: Workload, device: torch.device) -> nn.Module:
 def _pretrained(workload: Workload, config: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
-    options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "device_map": {"": device}}
+    options: dict[str, Any] = {"config": config, "dtype": dtype, "attn_implementation": "sdpa"}
+    options["device_map"] = {"": device}
     if workload.adapter is Adapter.QLORA:
         from transformers import BitsAndBytesConfig
 
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=dtype
         )
-    return AutoModelForCausalLM.from_pretrained(workload.model, **options)  # type: ignore[no-any-return]
-
-
-def _random_quantised(config: Any, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    """Return a model of random weights with 4-bit decoder linears, made leaf by leaf.
-
-    The skeleton is on the meta device, so that no full-precision copy of the model ever stands
-    beside the quantised one: at most one linear's weights do.
-    """
-    from transformers import AutoModelForCausalLM
-
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
-    head = model.get_output_embeddings()
-    for name, module in list(model.named_modules()):
-        if isinstance(module, nn.Linear) and module is not head:
-            parent = model.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], _linear_4bit(module, dtype, device))
-        elif any(True for _ in module.parameters(recurse=False)) or any(True for _ in module.buffers(recurse=False)):
-            module.to_empty(device=device, recurse=False)
-            with torch.device(device):
-                model._init_weights(module)
-    model.tie_weights()
-    model.is_loaded_in_4bit = True  # what PEFT looks at to choose its 4-bit LoRA layer
-    return model  # type: ignore[no-any-return]
-
-
-def _linear_4bit(linear: nn.Linear, dtype: torch.dtype, device: torch.device) -> nn.Module:
-    import bitsandbytes as bnb
-
-    made = bnb.nn.Linear4bit(
-        linear.in_features,
-        linear.out_features,
-        bias=linear.bias is not None,
-        compute_dtype=dtype,
-        compress_statistics=True,
-        quant_type="nf4",
-        device="meta",
-    )
-    weight = torch.empty(linear.out_features, linear.in_features, dtype=dtype, device=device).normal_(std=0.02)
-    made.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type="nf4", module=made).to(device)
-    if linear.bias is not None:
-        made.bias = nn.Parameter(torch.zeros(linear.out_features, dtype=dtype, device=device), requires_grad=False)
-    return made
+    return AutoModelForCausalLM.from_pretrained(workload.model, **options)
 
 
 def _with_adapter(model: nn.Module, workload: Workload) -> nn.Module:
@@ -212,6 +156,6 @@ def _with_adapter(model: nn.Module, workload: Workload) -> nn.Module:
         model.requires_grad_(False)
     mixed = workload.precision in {Precision.BF16_MIXED, Precision.FP16_MIXED}
     try:
-        return peft.get_peft_model(model, lora, autocast_adapter_dtype=mixed)  # type: ignore[arg-type, return-value]
+        return peft.get_peft_model(model, lora, autocast_adapter_dtype=mixed)
     except ValueError as error:
         raise UserCodeError(f"lora_targets: {error}") from error

@@ -36,6 +36,10 @@ class Memory:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
+    def held(self) -> int | None:
+        """Return what the allocator has handed out now; None where there is no caching allocator."""
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None
+
     def take(self) -> Peaks:
         """Return the peaks since the last call, and reset them."""
         if self.device.type != "cuda":

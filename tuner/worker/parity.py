@@ -36,7 +36,8 @@ class ParityProbe:
         with torch.no_grad():
             self._without = sum(p.grad is None for p in self._trainable)
             self._gradient = torch.cat([_sample(p.grad) if p.grad is not None else _zeros(p) for p in self._sampled])
-            norms = [torch.linalg.vector_norm(p.grad, dtype=torch.float32) for p in self._trainable if p.grad is not None]
+            found = [p.grad for p in self._trainable if p.grad is not None]
+            norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in found]
             self._norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
     def finish(self, loss: float) -> Parity:

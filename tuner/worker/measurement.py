@@ -1,0 +1,41 @@
+"""What has been measured of one trial so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from strategies.knob import COMPILE_OFF
+from tuner.build import Applied
+from tuner.protocol import Event, Flag, Parity, Phase, PhaseRecord, Throughput, TrialRequest
+from tuner.worker.health import CompileHealth
+
+EventSink = Callable[[Event], None]
+
+
+@dataclass(slots=True)
+class Measurement:
+    """What has been measured so far; complete or not, the worker reports it."""
+
+    request: TrialRequest
+    emit: EventSink
+    phase_started: float
+    """Unix time at which the current phase began."""
+    phase: Phase = Phase.START
+    step: int | None = None
+    """The optimizer step of the phase, from 1."""
+    phases: list[PhaseRecord] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    throughput: Throughput | None = None
+    parity: Parity | None = None
+    applied: Applied | None = None
+    health: CompileHealth | None = None
+    compile_seconds: float = 0.0
+    model_seconds: float | None = None
+    settle_steps: int = 0
+
+    @property
+    def compiles(self) -> bool:
+        """Does the strategy compile anything?"""
+        return self.request.strategy["mode"] != COMPILE_OFF

@@ -1,0 +1,100 @@
+"""Optimizer steps, timed one by one or as a window."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import torch
+
+from tuner.build import Applied
+from tuner.worker.data import Batches, Loss, MicroBatch, StepBatch
+from tuner.worker.memory import Memory
+
+Forward = Callable[[], torch.Tensor]
+Observer = Callable[[Forward], torch.Tensor]
+"""Runs one forward and looks at it."""
+
+
+class Steps:
+    """Trains the built strategy on its batches."""
+
+    def __init__(self, applied: Applied, batches: Batches, loss: Loss, memory: Memory) -> None:
+        self.applied, self.batches, self.loss, self.memory = applied, batches, loss, memory
+        self.device = memory.device
+
+    def timed(
+        self, index: int, before_update: Callable[[], None] | None = None, observe: Observer | None = None
+    ) -> tuple[float, float]:
+        """Run one synchronised optimizer step; return its mean loss and its seconds."""
+        started = time.perf_counter()
+        loss = self.run(self.batches.step(index), before_update, observe)
+        self.memory.synchronize()
+        return float(loss), time.perf_counter() - started
+
+    def warm_up(self, rows: int) -> float:
+        """Run a small batch forward and backward and drop its gradients; return its seconds."""
+        started = time.perf_counter()
+        with self.applied.forward():
+            loss = self.loss(self.batches.warmup(rows))
+        loss.backward()
+        del loss
+        self.applied.zero_grad()
+        self.memory.synchronize()
+        return time.perf_counter() - started
+
+    def longest(self) -> None:
+        """Run one optimizer step of nothing but the longest sequences."""
+        self.run(self.batches.longest())
+        self.memory.synchronize()
+
+    def window(self, count: int) -> tuple[list[float], int, float]:
+        """Run `count` steps, synchronised once at the end; return the seconds of each, all tokens, the last loss."""
+        tokens, loss = 0, torch.zeros(())
+        marks = [self._mark()]
+        for index in range(count):
+            batch = self.batches.step(index)
+            loss = self.run(batch)
+            tokens += batch.tokens
+            marks.append(self._mark())
+        self.memory.synchronize()
+        return [_between(first, second) for first, second in itertools.pairwise(marks)], tokens, float(loss)
+
+    def run(
+        self,
+        batch: StepBatch,
+        before_update: Callable[[], None] | None = None,
+        observe: Observer | None = None,
+    ) -> torch.Tensor:
+        """Run one optimizer step and return its mean loss; `observe` sees the first micro-batch."""
+        total = torch.zeros((), device=self.device)
+        with self.applied.step() as step:
+            step.before_update = before_update
+            for number, micro_batch in enumerate(batch.micro_batches):
+                loss = self._forward(micro_batch, observe if number == 0 else None)
+                total += loss.detach()  # copied at once: a CUDA graph's output is overwritten by the next replay
+                step.backward(loss)
+                del loss
+        return total
+
+    def _forward(self, micro_batch: MicroBatch, observe: Observer | None) -> torch.Tensor:
+        with self.applied.forward():
+            if observe is None:
+                return self.loss(micro_batch)
+            return observe(lambda: self.loss(micro_batch))
+
+    def _mark(self) -> torch.cuda.Event | float:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _between(first: torch.cuda.Event | float, second: torch.cuda.Event | float) -> float:
+    if isinstance(first, float):
+        assert isinstance(second, float)
+        return second - first
+    assert not isinstance(second, float)
+    return float(first.elapsed_time(second)) / 1000
