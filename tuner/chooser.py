@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from optuna.trial import Trial
 
@@ -13,11 +14,14 @@ from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.outcome import Outcome
 from tuner.proposals import Opening, Proposal
-from tuner.record import TrialRecord, worth_another
+from tuner.record import Role, TrialRecord, worth_another
 from tuner.requests import Requests
 from tuner.space import describe, fingerprint
 from tuner.study import SpaceExhausted, StudyHandle
 
+TIME_IS_UP = "the time budget is used up"
+KILL_SECONDS = 5.0
+"""What it takes to end a trial, and all that it started, before a proof can begin."""
 COLD = 1.1
 """A proof against the longest run of its strategy so far."""
 
@@ -28,7 +32,7 @@ class Chooser:
     Args:
         ends_at: Unix time at which everything, the proof included, is over.
         trials: launches at most, proofs not counted; None: no bound.
-        again: strategies that were interrupted.
+        again: strategies that were interrupted; those that the filters leave are launched first.
     """
 
     def __init__(
@@ -49,15 +53,24 @@ class Chooser:
         self.launches = 0
         self.end: str | None = None
         """Why nothing more is launched."""
-        self._again = [Proposal(strategy, "resumed") for strategy in again]
+        self._again = [Proposal(s, self._source(s)) for s in again if s in handle.sampler.space]
         adapter = ledger.study.workload.adapter
         self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing)
         self._retried: set[str] = set()
         self._proof_given_up = False
 
+    def _source(self, strategy: dict[str, Value]) -> str:
+        before = self.ledger.launches(fingerprint(strategy))
+        return before[-1].source if before else "resumed"
+
     def crashed(self, proposal: Proposal) -> None:
         """Try a strategy once more at once."""
         self._again.insert(0, Proposal(proposal.strategy, proposal.source, proposal.is_reference, "retry"))
+
+    def not_clean(self, proposal: Proposal) -> None:
+        """Ask for a strategy again that the device, not itself, has cost its launch."""
+        self.launches -= 1
+        self._again.insert(0, replace(proposal, trial=None))
 
     def seconds_left(self) -> float:
         """Return what is left of the time budget."""
@@ -82,7 +95,8 @@ class Chooser:
             found = self._opening.next()
             if found is None:
                 self._opening = None
-            elif self._fits_in_time(found.strategy) or (self.launches == 0 and found.is_reference):
+            elif self._fits_in_time(found.strategy) or (found.is_reference and not self.ledger.records):
+                # Before the first record nothing is known of how long a trial takes here.
                 return found
             else:
                 self.listener.message(f"no time left for {found.source} ({describe(found.strategy)})")
@@ -92,8 +106,8 @@ class Chooser:
         return any(proposal.role == "retry" for proposal in self._again)
 
     def _sampled(self) -> Proposal | None:
-        if self.seconds_left() <= self._reserve():
-            self.end = "the time budget is used up"
+        if self.must_end("search"):
+            self.end = TIME_IS_UP
             return None
         try:
             trial, strategy = studies.ask(self.handle)
@@ -128,24 +142,33 @@ class Chooser:
         if busy or leader is None or leader.role == "proof" or self._proof_given_up:
             return None
         if self._proof_seconds(leader) > self.seconds_left():
-            self._proof_given_up = True
-            self.listener.message(
-                "no time is left to prove the best strategy: its figures are the search's, not a proof's"
-            )
+            self.give_up_proof("no time is left for a proof")
             return None
         return Proposal(leader.strategy, leader.source, role="proof")
 
-    def give_up_proof(self) -> None:
-        """Prove nothing more: a proof was cut off."""
+    def give_up_proof(self, why: str) -> None:
+        """Prove nothing more, and say why."""
         self._proof_given_up = True
+        self.listener.message(f"{why}: the best strategy's figures are the search's, not a proof's")
+
+    def must_end(self, role: Role) -> bool:
+        """Is the time over that a running trial may take? What a proof needs is not a search's to use up."""
+        reserve = self._reserve()
+        return self.seconds_left() <= (reserve + KILL_SECONDS if role != "proof" and reserve else 0.0)
 
     def _fits_in_time(self, strategy: dict[str, Value]) -> bool:
-        return self.ledger.timing.expected(strategy) + self._reserve() <= self.seconds_left()
+        timing = self.ledger.timing
+        expected = timing.expected(strategy)
+        # What is launched may turn out to be what has to be proved. The first of a kind is let off:
+        # its estimate is a guess, and without it nothing is learned.
+        own = expected * COLD if timing.knows(strategy) else 0.0
+        return expected + max(self._reserve(), own) <= self.seconds_left()
 
     def _reserve(self) -> float:
-        """Return the seconds that are kept back for the final proof."""
+        """Return the seconds that are kept back to prove the best so far."""
         leader = self.ledger.best()
-        return 0.0 if leader is None or leader.role == "proof" else self._proof_seconds(leader)
+        unproved = leader is not None and leader.role != "proof" and not self._proof_given_up
+        return self._proof_seconds(leader) if leader is not None and unproved else 0.0
 
     def _proof_seconds(self, record: TrialRecord) -> float:
         # Cold: as long as the first run of its kind, or longer.

@@ -10,7 +10,7 @@ from strategies.registry import KNOBS
 from tuner.outcome import Outcome
 from tuner.protocol import Parity
 from tuner.record import StudyRecord, TrialRecord, best, standing
-from tuner.space import canonical, fingerprint
+from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
 from tuner.verdict import MEMORY, dies_while_loading, leanest_died
 
@@ -24,15 +24,28 @@ class Ledger:
     Args:
         records: in the order in which they were written.
         equivalent: is told each fingerprint that is known to give the same as one that ran.
+        eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
+        space: what may be proposed; None: nothing is, by a `run`.
     """
 
-    def __init__(self, study: StudyRecord, records: Iterable[TrialRecord], equivalent: Callable[[str], None]) -> None:
-        self.study = study
+    def __init__(
+        self,
+        study: StudyRecord,
+        records: Iterable[TrialRecord],
+        equivalent: Callable[[str], None],
+        *,
+        eager_only: bool = False,
+        space: Space | None = None,
+    ) -> None:
+        self.study, self.eager_only, self.space = study, eager_only, space
         self.records: list[TrialRecord] = []
         self.timing = Timing()
         self._equivalent = equivalent
         self._standing: dict[str, TrialRecord] = {}
         self._launches: dict[str, list[TrialRecord]] = {}
+        self._best: TrialRecord | None = None
+        self._judged = 0
+        """Records that `_best` takes account of: it is asked for often while a trial runs."""
         for record in records:
             self.add(record)
 
@@ -60,7 +73,9 @@ class Ledger:
 
     def best(self) -> TrialRecord | None:
         """Return the best so far."""
-        return best(self._standing.values(), self.study.limit_bytes)
+        if self._judged != len(self.records):
+            self._best, self._judged = best(self._standing.values(), self.study.limit_bytes), len(self.records)
+        return self._best
 
     def reference(self, seed: int, fingerprint_: str) -> Parity | None:
         """Return loss and gradient of the baseline, else of eager with checkpointing.
@@ -74,19 +89,29 @@ class Ledger:
             return None if record.fingerprint == fingerprint_ else record.result.parity
         return None
 
-    def nothing_left_to_try(self, record: TrialRecord) -> str | None:
-        """Return why no further launch can help, now that `record` is there; None: one may."""
-        if (dead := dies_while_loading(self.study, [record])) is not None:
+    def nothing_fits(self) -> str | None:
+        """Return why it is known that nothing fits; None: it is not."""
+        if self.best() is not None:
+            return None
+        if (dead := dies_while_loading(self.study, self.all_standing())) is not None:
             return f"out of memory in {dead.phase}, and no knob changes that"
-        if self.best() is None and leanest_died(self.study, self.all_standing()):
+        if leanest_died(self.study, self.all_standing(), self.eager_only):
             return "the leanest strategies ran out of memory"
+        return None
+
+    def nothing_left_to_try(self) -> str | None:
+        """Return why no further launch can help; None: one may."""
+        if (known := self.nothing_fits()) is not None or self.best() is not None:
+            return known
         cause = self._same_cause()
         return cause and f"the references and the first {ALIKE} recipes all ended with {cause}"
 
     def _same_cause(self) -> str | None:
         """Return what the references and the first recipes all ended with; None: they differ, or some are open."""
-        names = [r.strategy for r in (*REFERENCES, *recipes(self.study.workload.adapter)[:ALIKE])]
-        found = [self.standing(canonical(complete(strategy))) for strategy in names]
+        tried = [s for s in self._recipes() if self.space is not None and s in self.space][:ALIKE]
+        if len(tried) < ALIKE:
+            return None
+        found = [self.standing(s) for s in (*(canonical(complete(r.strategy)) for r in REFERENCES), *tried)]
         causes = {None if r is None else (r.outcome, r.kind) for r in found}
         if len(causes) != 1 or (cause := causes.pop()) is None:
             return None
@@ -94,6 +119,11 @@ class Ledger:
         if outcome is Outcome.OK or outcome in MEMORY:
             return None
         return outcome + (f" ({kind})" if kind else "")
+
+    def _recipes(self) -> list[dict[str, Value]]:
+        # One at the largest micro-batch begins with a reference.
+        named = [r for r in recipes(self.study.workload.adapter) if not r.largest_micro_batch]
+        return [canonical(complete(recipe.strategy)) for recipe in named]
 
     def _know_equivalents(self, record: TrialRecord) -> None:
         """What gives the same as a trial that ran needs no trial of its own."""

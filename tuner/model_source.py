@@ -17,6 +17,7 @@ from tuner.shapes import SHAPES
 from tuner.workload import Frozen, ModelKind
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_DEFINED = re.compile(r"^(?:async\s+)?(?:def|class)\s+(\w+)", re.MULTILINE)
 
 
 class ModelSource(Frozen):
@@ -80,9 +81,10 @@ def find_function(field: str, given: str) -> tuple[str, dict[str, str]]:
         WrongInput: there is no such file, or it does not define the function.
     """
     source, _, name = given.rpartition(":")
-    if not source or not name.isidentifier():
+    is_file = source.endswith(".py")
+    if not name.isidentifier() or not (is_file or all(part.isidentifier() for part in source.split("."))):
         raise WrongInput(field, "has the form package.module:function or file.py:function", given)
-    if source.endswith(".py"):
+    if is_file:
         path = Path(source).expanduser().resolve()
         spec = f"{path}:{name}"
     else:
@@ -94,8 +96,10 @@ def find_function(field: str, given: str) -> tuple[str, dict[str, str]]:
         text = path.read_text()
     except OSError as error:
         raise WrongInput(field, f"{path} can be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise WrongInput(field, f"{path} is a text file") from error
     if not re.search(rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*=|import.*\b{name}\b", text, re.MULTILINE):
-        raise WrongInput(field, f"{path} defines it", name)
+        raise WrongInput(field, f"{path} defines it", name, nearest(name, _DEFINED.findall(text)))
     return spec, {f"{field}: {path.name}": _digest(text)}
 
 

@@ -133,15 +133,22 @@ def standing(records: Iterable[TrialRecord], limit_bytes: int) -> dict[str, Tria
     """Return by fingerprint the record that stands under a limit: the latest proof, else the latest launch.
 
     `records` are of one key, in the order in which they were written. Where nothing is said about
-    the limit, there is no entry.
+    the limit, there is no entry. A `run` that was ok confirms what stands, and leaves its figures as
+    they are; one that was not refutes an unproved launch.
     """
     found: dict[str, TrialRecord] = {}
     for record in records:
         before = found.get(record.fingerprint)
         outranked = before is not None and before.role == "proof" and record.role != "proof"
-        if not outranked and _speaks(record, limit_bytes):
+        if not outranked and not _confirms(record, before) and _speaks(record, limit_bytes):
             found[record.fingerprint] = record
     return found
+
+
+def _confirms(record: TrialRecord, before: TrialRecord | None) -> bool:
+    if before is None or record.role != "run":
+        return False
+    return record.outcome is Outcome.OK and before.outcome is Outcome.OK
 
 
 def _speaks(record: TrialRecord, limit_bytes: int) -> bool:

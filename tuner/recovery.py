@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from tuner.ledger import Ledger
-from tuner.outcome import classify
-from tuner.protocol import Attempt, TrialResult
+from tuner.outcome import Outcome, classify, user_error
+from tuner.protocol import Attempt, TrialRequest, TrialResult
 from tuner.record import TrialRecord
 from tuner.requests import Requests
 from tuner.space import fingerprint
@@ -17,15 +19,16 @@ SOURCE = "recovered"
 
 
 def recover(number: int, requests: Requests, ledger: Ledger) -> TrialRecord | None:
-    """Return the record of trial `number`, made from what its worker left; None: it left no whole result.
+    """Return the record of trial `number`, made from what its worker left; None: it left none that says enough.
 
     The parent's own samples of the device died with it; the worker's figures stand alone.
     """
     folder = _latest(requests.root / requests.study, str(number))
-    if folder is None or not folder.result_path.exists() or not folder.request_path.exists():
+    request = None if folder is None else _request(folder)
+    if folder is None or request is None or request.workload != requests.workload:
         return None
-    request, result = folder.read_request(), folder.read_result()
-    if not isinstance(result, TrialResult) or result.trial_uuid != request.trial_uuid or result.throughput is None:
+    result = folder.read_result(request.trial_uuid)
+    if not isinstance(result, TrialResult):
         return None
     events = folder.read_events().events
     started = events[0].time if events else folder.request_path.stat().st_mtime
@@ -39,7 +42,17 @@ def recover(number: int, requests: Requests, ledger: Ledger) -> TrialRecord | No
         seconds=folder.result_path.stat().st_mtime - started,
     )
     verdict = classify(attempt, reference=ledger.reference(request.seed, fingerprint(request.strategy)))
+    if verdict.outcome is Outcome.CRASH or user_error(attempt) is not None:
+        # Without the parent's samples and the exit status nothing is known of it: it is asked again.
+        return None
     return requests.record(attempt, verdict, role="search", source=SOURCE, number=number)
+
+
+def _request(folder: TrialDir) -> TrialRequest | None:
+    try:
+        return folder.read_request()
+    except (FileNotFoundError, ValidationError):  # not written yet, or by another version
+        return None
 
 
 def _latest(study: Path, name: str) -> TrialDir | None:

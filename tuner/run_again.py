@@ -10,16 +10,25 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from strategies.knob import Severity
+from strategies.knob import Conflict, Severity, Target
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
+from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.outcome import Outcome, classify, user_error
 from tuner.plan import ExportedPlan
 from tuner.protocol import Attempt
 from tuner.record import StudyRecord, TrialRecord
-from tuner.session import Bench, kill_left_over, make_executor, make_requests, open_bench, require_compiler
-from tuner.space import conflict_of
-from tuner.spec import read_spec
+from tuner.session import (
+    Bench,
+    kill_left_over,
+    make_executor,
+    make_requests,
+    open_bench,
+    pick_device,
+    require_compiler,
+)
+from tuner.space import conflict_of, describe, fingerprint
+from tuner.spec import make_target, read_spec
 from tuner.units import GIB, format_gib
 from tuner.wording import result_words
 
@@ -53,17 +62,19 @@ def run_plan(
     """
     given = {"budget_gb": plan.budget_bytes / GIB, "device": plan.environment.device_type, "seed": plan.seed, **flags}
     spec = read_spec(None, given)
+    on = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES")).type
+    # Before anything is written; whether a card is emulated is known only further down.
+    _refuse_impossible(plan, make_target(plan.workload, on, False, None))
     with open_bench(spec, environment, listener, plan.workload) as bench:
-        conflict = conflict_of(plan.strategy, bench.target)
-        if conflict is not None and conflict.severity is Severity.IMPOSSIBLE:
-            raise WrongInput("strategy", f"cannot work here: {conflict.reason}")
+        conflict = _refuse_impossible(plan, bench.target)
         if conflict is not None:
             listener.message(f"a search would skip this one: {conflict.reason}")
         require_compiler(bench.check, (plan.strategy["mode"],))
         kill_left_over(listener)
-        study = _study(bench, plan)
+        study, is_new = _study(bench, plan)
         requests = make_requests(bench, study.name, spec)
-        requests.learn(bench.records.for_key(bench.key))
+        ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
+        requests.learn(ledger.records)
         folder = requests.folder("run")
         request = requests.make(dict(plan.strategy), folder)
         listener.started(study, bench.notes, 1, None)
@@ -73,34 +84,49 @@ def run_plan(
             attempt = _wait(executor, handle, listener, stopped)
         if (problem := user_error(attempt)) is not None:
             raise WrongInput("the user's code", problem)
-        record = requests.record(attempt, classify(attempt), role="run", source="run", number=None)
-        bench.records.add_study(study)
+        reference = ledger.reference(request.seed, fingerprint(plan.strategy))
+        record = requests.record(attempt, classify(attempt, reference=reference), role="run", source="run", number=None)
+        if is_new:
+            bench.records.add_study(study)
         bench.records.add(record)
         listener.trial_finished(record, record if record.outcome is Outcome.OK else None, 0.0)
     if record.outcome is Outcome.INTERRUPTED:
-        raise Interrupted("interrupted")
+        raise Interrupted("interrupted: the strategy was not measured to its end")
     if record.outcome is Outcome.DEVICE_NOT_CLEAN:
         raise MachineError(record.detail)
     return record
 
 
-def _study(bench: Bench, plan: ExportedPlan) -> StudyRecord:
-    """The study of this key that the plan came from, where it is here; else one of its own for runs."""
+def _refuse_impossible(plan: ExportedPlan, target: Target) -> Conflict | None:
+    """Return the conflict of a strategy that can be run all the same; None: there is none."""
+    conflict = conflict_of(plan.strategy, target)
+    if conflict is not None and conflict.severity is Severity.IMPOSSIBLE:
+        raise WrongInput("strategy", f"cannot work here: {conflict.reason}", describe(plan.strategy))
+    return conflict
+
+
+def _study(bench: Bench, plan: ExportedPlan) -> tuple[StudyRecord, bool]:
+    """Return the study of this key that the plan came from, where it is here; else one of its own for runs.
+
+    The second says whether it is new. One that is there is left as it is: it was not searched.
+    """
     found = bench.records.study(plan.study)
-    name = plan.study if found is not None and found.key == bench.key else STUDY
-    return (
-        found
-        if found is not None and name == plan.study
-        else StudyRecord(
-            name=f"{STUDY}-{bench.key[:8]}",
-            key=bench.key,
-            budget_bytes=bench.asked_bytes,
-            limit_bytes=bench.limits.limit_bytes,
-            workload=bench.workload,
-            environment=bench.environment,
-            created_at=time.time(),
-        )
+    if found is not None and found.key == bench.key:
+        return found, False
+    name = f"{STUDY}-{bench.key[:8]}"
+    found = bench.records.study(name)
+    if found is not None:
+        return found, False
+    made = StudyRecord(
+        name=name,
+        key=bench.key,
+        budget_bytes=bench.asked_bytes,
+        limit_bytes=bench.limits.limit_bytes,
+        workload=bench.workload,
+        environment=bench.environment,
+        created_at=time.time(),
     )
+    return made, True
 
 
 def _wait(executor: Any, handle: str, listener: Listener, stopped: Callable[[], bool]) -> Attempt:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tuner import study as studies
-from tuner.chooser import Chooser
+from tuner.chooser import TIME_IS_UP, Chooser
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.executor import Executor, Handle
 from tuner.ledger import Ledger
@@ -26,6 +26,8 @@ from tuner.verdict import verdict
 POLL_SECONDS = 0.05
 NOT_CLEAN_AT_MOST = 3
 """Trials in a row that a device which is not clean may cost before the study stops."""
+BEAT_SECONDS = 60.0
+"""Between two signs of life to those who would take the study over."""
 STOP_SECONDS = 30.0
 """How long a stopped search waits for its running trial to be gone."""
 
@@ -51,6 +53,7 @@ class Search:
 
     Args:
         stopped: has the user, or the system, asked for the end?
+        beat: gives a sign of life of the lease.
     """
 
     def __init__(
@@ -64,11 +67,13 @@ class Search:
         chooser: Chooser,
         listener: Listener,
         stopped: Callable[[], bool],
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.handle, self.records, self.ledger, self.executor = handle, records, ledger, executor
         self.requests, self.chooser, self.listener, self.stopped = requests, chooser, listener, stopped
         self._in_flight: dict[Handle, _InFlight] = {}
         self._not_clean = 0
+        self._beat, self._beat_at = beat, time.monotonic()
         requests.learn(ledger.records)
 
     def run(self) -> SearchEnd:
@@ -79,10 +84,10 @@ class Search:
             MachineError: the device is not clean, again and again, or the database stays locked.
             WrongInput: the user's own code raised.
         """
+        self.chooser.end = self.ledger.nothing_fits()
         for choose in (self.chooser.next, self.chooser.undecided, self.chooser.proof):
             self._loop(choose)
-        eager_only = set(self.handle.sampler.space.allowed.get("mode", ())) == {"off"}
-        code = verdict(self.ledger.study, self.ledger.records, eager_only)
+        code = verdict(self.ledger.study, self.ledger.records, self.ledger.eager_only)
         return SearchEnd(self.chooser.end or "the search is over", code)
 
     def _loop(self, choose: Callable[[bool], Proposal | None]) -> None:
@@ -118,11 +123,17 @@ class Search:
                 self._finish(attempt)
             if ended or self.stopped():
                 return
-            if self.chooser.seconds_left() <= 0:
-                self.chooser.end = "the time budget is used up"
-                self.chooser.give_up_proof()
-                self._cancel_all()
+            for handle, flying in self._in_flight.items():
+                if self.chooser.must_end(flying.proposal.role):
+                    self.chooser.end = self.chooser.end or TIME_IS_UP
+                    self.executor.cancel(handle)
+            self._give_sign()
             time.sleep(POLL_SECONDS)
+
+    def _give_sign(self) -> None:
+        if time.monotonic() - self._beat_at >= BEAT_SECONDS:
+            self._beat()
+            self._beat_at = time.monotonic()
 
     def _tell_phases(self) -> None:
         for handle, phase in self.executor.phases().items():
@@ -175,5 +186,7 @@ class Search:
             self.chooser.crashed(proposal)
             return
         if proposal.role == "proof" and record.outcome in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
-            self.chooser.give_up_proof()
-        self.chooser.end = self.chooser.end or self.ledger.nothing_left_to_try(record)
+            self.chooser.give_up_proof("the proof was cut off")
+        elif record.outcome is Outcome.DEVICE_NOT_CLEAN:
+            self.chooser.not_clean(proposal)
+        self.chooser.end = self.chooser.end or self.ledger.nothing_left_to_try()

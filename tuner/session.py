@@ -8,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from optuna.trial import TrialState
+
 from strategies.knob import COMPILE_OFF, Target, Value
 from tuner import device as devices
 from tuner import resume
@@ -15,6 +17,7 @@ from tuner.check import check_cache, check_file, run_check
 from tuner.checklist import disk_item
 from tuner.chooser import Chooser
 from tuner.device import DeviceInfo
+from tuner.encoding import decode, distributions
 from tuner.errors import MachineError, WrongInput
 from tuner.executor import LocalExecutor
 from tuner.launcher import Launcher, default_deadlines
@@ -28,7 +31,7 @@ from tuner.records import Records
 from tuner.recovery import recover
 from tuner.requests import Requests
 from tuner.search import Search
-from tuner.space import Space, canonical
+from tuner.space import Space, canonical, fingerprint
 from tuner.spec import StudySpec, make_filter, make_target, make_workload
 from tuner.storage import DEFAULT_FILE, Storage, open_storage
 from tuner.strays import find_strays, kill_strays
@@ -44,6 +47,8 @@ class Bench:
     device: DeviceInfo
     check: CheckResult
     limits: Limits
+    given_bytes: int
+    """T of the device itself at the start, whatever the budget."""
     asked_bytes: int
     """The budget that the study is of; `limits` may have clamped it."""
     workload: Workload
@@ -119,14 +124,16 @@ def open_bench(
     assumed: list[str] = []
     if workload is None:
         workload, assumed = make_workload(spec, device.type)
+    check_input(spec, workload, device)
     with ExitStack() as stack:
         storage = open_storage(spec.storage, Path.cwd())
         stack.callback(storage.close)
         root = storage.path.parent if storage.path is not None else Path.cwd() / DEFAULT_FILE.parent
         check = _checked(device, root, environment, listener)
         device = device.told(total_bytes=check.facts.cuda_total_bytes, multiprocessors=check.facts.multiprocessors)
-        asked = spec.budget_bytes or _whole(device)
-        found = limits(asked, _given(device), device.type, total_bytes=device.total_bytes)
+        asked = _whole(device) if spec.budget_bytes is None else spec.budget_bytes
+        given = _given(device)
+        found = limits(asked, given, device.type, total_bytes=device.total_bytes)
         notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
         if found.clamped and spec.budget_bytes is not None:
             notes.append(f"the budget is clamped to the {format_gib(found.budget_bytes)} that the device gives")
@@ -141,6 +148,7 @@ def open_bench(
             device=device,
             check=check,
             limits=found,
+            given_bytes=given,
             asked_bytes=asked,
             workload=workload,
             environment=made,
@@ -150,6 +158,31 @@ def open_bench(
             root=root,
             notes=tuple(notes),
         )
+
+
+def check_input(spec: StudySpec, workload: Workload, device: DeviceInfo) -> None:
+    """Look at all that can be told before anything is written and the machine is checked.
+
+    Raises:
+        WrongInput: the budget is nothing or more than the device has, or a filter names what is not there.
+        NothingFits: the margin alone takes the budget.
+    """
+    if spec.budget_bytes is not None:
+        # NVML's total is larger than CUDA's: what is too much for it is too much.
+        limits(spec.budget_bytes, device.total_bytes, device.type)
+    target = make_target(workload, device.type, False, device.multiprocessors)
+    allowed, _ = make_filter(spec, target)
+    require_some(Space(target, allowed))
+
+
+def require_some(space: Space) -> None:
+    """Raise where the filters leave nothing.
+
+    Raises:
+        WrongInput: so it is.
+    """
+    if len(space) == 0:
+        raise WrongInput("fix, knob", "leave no strategy that can work here (`tuner knobs` says why)")
 
 
 def _whole(device: DeviceInfo) -> int:
@@ -210,8 +243,13 @@ def make_requests(bench: Bench, study: str, spec: StudySpec) -> Requests:
 
 def make_executor(bench: Bench, spec: StudySpec, environment: Mapping[str, str]) -> LocalExecutor:
     """Return the executor of this bench's device."""
-    host_total = bench.limits.t_bytes if bench.device.type == "cpu" else None
-    return LocalExecutor(Launcher(environment, host_total_bytes=host_total), bench.device, shared_card=spec.shared_card)
+    on_cpu = bench.device.type == "cpu"
+    return LocalExecutor(
+        Launcher(environment, host_total_bytes=bench.limits.t_bytes if on_cpu else None),
+        bench.device,
+        t_bytes=None if on_cpu else bench.given_bytes,
+        shared_card=spec.shared_card,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +284,14 @@ def open_search(
         lease = bench.records.acquire_lease(study.name)
         stack.callback(bench.records.release, lease)
         space = Space(bench.target, allowed)
+        require_some(space)
         handle = open_study(
             bench.storage, bench.records, name=study.name, target=bench.target, study_record=study,
             sampler=spec.sampler, seed=spec.seed, space=space,
         )  # fmt: skip
         requests = make_requests(bench, study.name, spec)
-        ledger = Ledger(study, bench.records.for_key(bench.key), handle.known.add)
+        eager_only = set(allowed["mode"]) == {COMPILE_OFF}
+        ledger = Ledger(study, bench.records.for_key(bench.key), handle.known.add, eager_only=eager_only, space=space)
         requests.learn(ledger.records)
         again = _take_over(handle, bench.records, ledger, requests)
         executor = stack.enter_context(make_executor(bench, spec, environment))
@@ -261,10 +301,9 @@ def open_search(
         )  # fmt: skip
         search = Search(
             handle=handle, records=bench.records, ledger=ledger, executor=executor, requests=requests,
-            chooser=chooser, listener=listener, stopped=stopped,
+            chooser=chooser, listener=listener, stopped=stopped, beat=lambda: bench.records.beat(lease),
         )  # fmt: skip
         notes = (*bench.notes, *filter_notes)
-        eager_only = set(allowed["mode"]) == {COMPILE_OFF}
         yield SearchSession(search=search, study=study, records=bench.records, notes=notes, eager_only=eager_only)
 
 
@@ -284,10 +323,17 @@ def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
 def _take_over(handle: StudyHandle, records: Records, ledger: Ledger, requests: Requests) -> list[dict[str, Value]]:
     """Take over what there is from before; return the strategies that were interrupted."""
 
+    whole = len(distributions(handle.target))  # a trial that died while it was asked has fewer
+    running = [trial for trial in handle.trials(TrialState.RUNNING) if len(trial.params) == whole]
+    asked = {trial.number: fingerprint(decode(trial.params, handle.target)) for trial in running}
+
     def keep(number: int) -> TrialRecord | None:
         record = recover(number, requests, ledger)
-        if record is not None:
-            ledger.add(record)
+        # The folder may be of an earlier database.
+        if record is None or record.fingerprint != asked.get(number):
+            return None
+        ledger.add(record)
+        requests.learn([record])
         return record
 
     again = resume.sweep(handle, records, keep)

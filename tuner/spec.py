@@ -78,7 +78,7 @@ class StudySpec(BaseModel):
     @field_validator("deadline")
     @classmethod
     def _positive_deadlines(cls, value: dict[Phase, float]) -> dict[Phase, float]:
-        if any(not seconds > 0 for seconds in value.values()):
+        if any(not (math.isfinite(seconds) and seconds > 0) for seconds in value.values()):
             raise ValueError("must be a positive number of seconds")
         return value
 
@@ -135,13 +135,18 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _explain(error: ValidationError) -> WrongInput:
     first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
+    loc = [str(part) for part in first["loc"] if part != "[key]"]
+    # A key that is not known is said of the mapping that holds it.
+    field = ".".join(loc[:-1] if "[key]" in first["loc"] else loc)
     if first["type"] == "extra_forbidden":
         return WrongInput(field, "is not a known key", hint=nearest(field, StudySpec.model_fields))
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
-    if message[:1].isupper():
-        message = message[0].lower() + message[1:]
-    return WrongInput(field.replace("_", "-") if "." not in field else field, message, first["input"])
+    shown = field.replace("_", "-") if "." not in field else field
+    if first["type"] in ("enum", "literal_error"):
+        expected = first["ctx"]["expected"].replace("'", "")
+        hint = nearest(str(first["input"]), re.split(r", | or ", expected))
+        return WrongInput(shown, f"is one of {expected}", first["input"], hint)
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be ", "must be ", 1)
+    return WrongInput(shown, message, first["input"])
 
 
 def parse_lengths(text: str | None, seq_len: int) -> tuple[Lengths, dict[str, str]]:
@@ -170,9 +175,12 @@ def _lognormal(text: str) -> Lengths:
     try:
         given = {k.strip(): float(v) for k, v in (part.split("=") for part in text.partition(":")[2].split(","))}
         known = {"mean", "max", "sigma"}
-        if not {"mean", "max"} <= set(given) <= known or not 2 <= given["mean"] <= given["max"]:
+        if not {"mean", "max"} <= set(given) <= known or not all(map(math.isfinite, given.values())):
             raise ValueError(text)
-        return Lengths(kind="lognormal", max=int(given["max"]), mean=given["mean"], sigma=given.get("sigma", 0.6))
+        sigma = given.get("sigma", 0.6)
+        if not 2 <= given["mean"] <= given["max"] or sigma <= 0:
+            raise ValueError(text)
+        return Lengths(kind="lognormal", max=int(given["max"]), mean=given["mean"], sigma=sigma)
     except ValueError as error:
         raise WrongInput("lengths", "has the form lognormal:mean=700,max=2048 (and sigma=0.6)", text) from error
 
@@ -196,6 +204,8 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
     adapter = default("adapter", spec.adapter, Adapter.LORA if on_card and spec.model is None else Adapter.FULL)
     mixed = Precision.BF16_TRUE if adapter is Adapter.FULL else Precision.BF16_MIXED
     precision = default("precision", spec.precision, mixed if on_card else Precision.FP32_TRUE)
+    if spec.lengths is not None and spec.seq_len is not None:
+        raise WrongInput("seq-len", "is not given beside lengths, which say how long a sequence is", spec.seq_len)
     usual = 2048 if on_card or spec.model is not None else 128
     seq_len = spec.seq_len or (usual if spec.lengths else default("seq-len", None, usual))
     lengths, _ = parse_lengths(spec.lengths, seq_len)
@@ -248,7 +258,7 @@ def make_filter(spec: StudySpec, target: Target) -> tuple[dict[str, tuple[Value,
         values = given if isinstance(given, list) else [given]
         if name in spec.fix and name in spec.knob:
             raise WrongInput(name, "is either fixed or filtered, not both")
-        if name in spec.fix and len(values) != 1:
+        if name in spec.fix and (len(values) != 1 or values == ["all"]):
             raise WrongInput(name, "is fixed to one value", given)
         allowed[name] = filter_values(name, values, target)
     if slow and "mode" not in {*spec.fix, *spec.knob} and target.device_type == "cuda":

@@ -38,6 +38,10 @@ class Timing:
         if record.outcome not in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
             self._seconds.setdefault(_group(record.strategy), []).append(record.seconds)
 
+    def knows(self, strategy: Strategy) -> bool:
+        """Has a trial of this kind (`mode_class`) been seen?"""
+        return any(kind == mode_class(strategy) for kind, _ in self._seconds)
+
     def expected(self, strategy: Strategy) -> float:
         """Return the seconds that a trial of `strategy` will likely take, rather too many than too few."""
         group = _group(strategy)
