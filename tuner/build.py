@@ -133,6 +133,7 @@ class ModelBuild:
             module.gradient_checkpointing = False  # type: ignore[assignment]
         if switched:
             self.done.append("switched the model's own checkpointing off: the strategy decides it")
+            self.remove_input_grad_hooks()
 
     def check_process(self) -> None:
         """Raise where a variable that had to be set before torch was imported is not."""

@@ -147,7 +147,7 @@ def _with_adapter(model: nn.Module, workload: Workload) -> nn.Module:
         lora_alpha=2 * workload.lora_rank,
         lora_dropout=workload.dropout,
         target_modules=targets,
-        task_type="CAUSAL_LM" if hasattr(model, "config") else None,
+        task_type="CAUSAL_LM" if hasattr(model, "prepare_inputs_for_generation") else None,
         # Random B: with PEFT's zeros every A would have no gradient, and a parity check would see nothing of it.
         init_lora_weights=False,
     )

@@ -1,0 +1,171 @@
+"""Models of a few thousand parameters, and the losses and batches of a user's own."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+WIDTH = 8
+
+
+class Attention(nn.Module):
+    """Not attention, but named and placed like one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.proj = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.proj(x))
+
+
+class Block(nn.Module):
+    """A decoder layer in shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = Attention()
+        self.attn_norm = nn.LayerNorm(WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.attn_norm(x))
+        return x + self.mlp(x)
+
+
+class Branching(Block):
+    """Breaks the graph where dynamo's counters do not see it: a branch on data."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x + self.attn(x)
+        if h.mean() > 0:  # the break's line
+            h = h * 2
+        return h + self.mlp(h)
+
+
+class Disabled(Block):
+    """Asks dynamo to leave it alone."""
+
+    @torch.compiler.disable
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
+class Stack(nn.Module):
+    """Embedding, blocks and head; no Hugging Face model, but with a `config`, as nanoGPT has one."""
+
+    def __init__(self, block: type[Block] = Block, layers: int = 2, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.config = {"layers": layers}
+        self.embed = nn.Embedding(32, WIDTH)
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(block() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 32)
+
+    def forward(
+        self, input_ids: torch.Tensor, labels: torch.Tensor, attention_mask: torch.Tensor | None = None
+    ) -> dict[str, torch.Tensor]:
+        x = self.drop(self.embed(input_ids))
+        for block in self.blocks:
+            x = block(x)
+        logits = self.head(x)[:, :-1]
+        loss = nn.functional.cross_entropy(logits.reshape(-1, 32), labels[:, 1:].reshape(-1), ignore_index=-100)
+        return {"loss": loss, "logits": logits}
+
+
+def stack() -> nn.Module:
+    """A model as a user's function returns it."""
+    return Stack()
+
+
+def with_dropout() -> nn.Module:
+    """The same with a dropout layer of 0.5."""
+    return Stack(dropout=0.5)
+
+
+def trapped() -> nn.Module:
+    """Checkpointing as many write it: `functools.partial` is the outermost frame, and dynamo skips the layer."""
+    model = Stack()
+    for block in model.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    return model
+
+
+def half_trapped() -> nn.Module:
+    """The first layer splits into two graphs, the second is skipped: two regions for two layers."""
+    model = Stack(Branching)
+    model.blocks[1].forward = functools.partial(checkpoint, model.blocks[1].forward, use_reentrant=False)
+    return model
+
+
+def without_gradient() -> nn.Module:
+    """Its loss hangs on nothing that it trains."""
+
+    class Detached(Stack):
+        def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+            return {"loss": super().forward(*args, **kwargs)["loss"].detach()}
+
+    return Detached()
+
+
+def without_effect() -> nn.Module:
+    """Its gradients are all zero."""
+
+    class Zero(Stack):
+        def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+            return {"loss": super().forward(*args, **kwargs)["loss"] * 0.0}
+
+    return Zero()
+
+
+def not_a_number() -> nn.Module:
+    """Its loss is NaN."""
+
+    class NotANumber(Stack):
+        def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+            return {"loss": super().forward(*args, **kwargs)["loss"] * float("nan")}
+
+    return NotANumber()
+
+
+def raises() -> nn.Module:
+    """A user's mistake."""
+    raise KeyError("no such\nkey")
+
+
+def leaves() -> nn.Module:
+    """A script that ends the process."""
+    raise SystemExit(3)
+
+
+def returns_none() -> None:
+    """A function that forgot its return."""
+
+
+NOT_CALLABLE = 3
+
+
+def mean_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """A loss of the user's own."""
+    loss: torch.Tensor = model(**batch)["loss"]
+    return loss
+
+
+def loss_of_each(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """Not one number."""
+    return mean_loss(model, batch).repeat(3)
+
+
+def ones(device: torch.device, micro_batch: int, length: int) -> dict[str, torch.Tensor]:
+    """A batch of the user's own."""
+    ids = torch.ones(micro_batch, length, dtype=torch.long, device=device)
+    return {"input_ids": ids, "labels": ids}
+
+
+def no_batch(device: torch.device, micro_batch: int, length: int) -> list[int]:
+    """Not a dict."""
+    return [micro_batch, length]

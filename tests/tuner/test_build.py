@@ -1,0 +1,402 @@
+"""A strategy on a model: stages, scopes, hooks, and one optimizer step that is the same at every micro-batch."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import torch
+import torch._functorch.config
+from torch import nn
+
+from strategies.knob import Stage
+from strategies.registry import KNOBS
+from tests.models.small import Attention, Block, Stack
+from tests.tuner.worker.workloads import shaped
+from tuner.build import Applied, BuildConflict, ModelBuild, Plan, apply, decoder_layers, environment, scope_modules
+from tuner.errors import WrongInput
+from tuner.worker.data import Batches, Loss
+from tuner.worker.load import load_model
+from tuner.workload import Adapter, Precision, Workload
+
+CPU = torch.device("cpu")
+MOE = {"num_experts": 4, "num_experts_per_tok": 2}
+ATTENTION = ("LlamaAttention", "Qwen2Attention", "MistralAttention", "OlmoeAttention")
+MLP = ("LlamaMLP", "Qwen2MLP", "MistralMLP", "OlmoeSparseMoeBlock")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._functorch.config.activation_memory_budget = 1.0
+
+
+def applied_to(model: nn.Module, workload: Workload | None = None, **strategy: Any) -> Applied:
+    return apply(model, Plan(strategy=strategy, workload=workload or shaped()))
+
+
+def train(applied: Applied, workload: Workload, steps: int = 1) -> float:
+    """Take steps as a loop of the user's would; return the last mean loss."""
+    batches, loss_of = Batches(workload, applied.model, CPU, applied.micro_batch, 0), Loss(workload, applied.model)
+    total = 0.0
+    for index in range(steps):
+        total = 0.0
+        with applied.step() as step:
+            for micro_batch in batches.step(index).micro_batches:
+                with applied.forward():
+                    loss = loss_of(micro_batch)
+                step.backward(loss)
+                total += float(loss.detach())
+    return total
+
+
+def gradients_of_a_step(workload: Workload, micro_batch: int) -> tuple[float, dict[str, torch.Tensor]]:
+    model = load_model(workload, CPU, seed=1)
+    applied = applied_to(model, workload, micro_batch=micro_batch)
+    batches, loss_of = Batches(workload, model, CPU, micro_batch, 0), Loss(workload, model)
+    found: dict[str, torch.Tensor] = {}
+
+    def keep() -> None:
+        found.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+
+    total = 0.0
+    with applied.step() as step:
+        step.before_update = keep
+        for part in batches.step(0).micro_batches:
+            loss = loss_of(part)
+            step.backward(loss)
+            total += float(loss.detach())
+    return total, found
+
+
+# Scopes
+
+
+@pytest.mark.parametrize(
+    ("shape", "config"), [("tiny", {}), ("qwen-1.5b", {}), ("mistral-7b", {}), ("olmoe-1b-7b", MOE)]
+)
+def test_scopes_of_every_shape(shape: str, config: dict[str, Any]) -> None:
+    model = load_model(shaped(shape, config), CPU, 0)
+    layers = decoder_layers(model)
+    assert [type(layer).__name__.endswith("DecoderLayer") for layer in layers] == [True, True]
+    assert scope_modules(model, "whole") == [model]
+    assert scope_modules(model, "layer") == layers
+    assert all(type(m).__name__ in ATTENTION for m in scope_modules(model, "attention"))
+    assert all(type(m).__name__ in MLP for m in scope_modules(model, "mlp"))
+    assert len(scope_modules(model, "attention")) == len(scope_modules(model, "mlp")) == 2
+
+
+def test_scopes_of_a_plain_module() -> None:
+    model = Stack()
+    assert [type(m) for m in scope_modules(model, "layer")] == [Block, Block]
+    # `attn_norm` has the word in its name too, and is no attention.
+    assert [type(m) for m in scope_modules(model, "attention")] == [Attention, Attention]
+    assert [type(m) for m in scope_modules(model, "mlp")] == [nn.Sequential, nn.Sequential]
+
+
+def test_layers_under_adapters() -> None:
+    model = load_model(shaped(adapter=Adapter.LORA), CPU, 0)
+    assert [type(layer).__name__ for layer in decoder_layers(model)] == ["LlamaDecoderLayer"] * 2
+    assert len(scope_modules(model, "mlp")) == 2
+
+
+def test_layers_in_a_sequential() -> None:
+    class Sequential(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.Sequential(Block(), Block(), Block())
+
+    assert len(decoder_layers(Sequential())) == 3
+
+
+def test_no_layers_is_a_conflict() -> None:
+    with pytest.raises(BuildConflict, match="the model Linear has no list of decoder layers"):
+        applied_to(nn.Linear(4, 4), mode="default", scope="layer")
+
+
+def test_no_such_part_is_a_conflict() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2)])
+
+    with pytest.raises(BuildConflict, match="scope mlp: the layers of class TransformerEncoderLayer"):
+        scope_modules(Odd(), "mlp")
+
+
+def test_a_frozen_model_is_a_conflict() -> None:
+    with pytest.raises(BuildConflict, match="no parameter that requires a gradient"):
+        applied_to(Stack().requires_grad_(False))
+
+
+# Stages
+
+
+def test_stages_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[Stage] = []
+    for knob in KNOBS:
+        monkeypatch.setattr(type(knob), "apply", lambda self, build, value, done=knob.apply: (  # type: ignore[misc]
+            ran.append(self.stage), done(build, value))[1])
+    applied_to(Stack(), mode="default", scope="layer", checkpointing="every-block")
+    assert ran == sorted(ran)
+    assert {Stage.PROCESS, Stage.WRAP, Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH} == set(ran)
+
+
+def test_checkpointing_lies_inside_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **_: seen.append(module.forward.__name__))
+    applied_to(Stack(), mode="default", scope="layer", checkpointing="every-second-block")
+    assert seen == ["checkpointed_forward", "forward"]
+
+
+def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    with pytest.raises(WrongInput, match=r"PYTORCH_ALLOC_CONF: must be 'expandable_segments:True'.*before torch"):
+        applied_to(Stack(), expandable_segments=True)
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    applied_to(Stack(), expandable_segments=True)
+    assert environment({"expandable_segments": True}) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+
+
+def test_another_optimizer_is_named() -> None:
+    def sgd(params: Any, default: type[torch.optim.Optimizer], **defaults: Any) -> torch.optim.Optimizer:
+        assert default is torch.optim.AdamW and defaults == {"fused": True}
+        return torch.optim.SGD(params, lr=0.1)
+
+    applied = apply(Stack(), Plan(strategy={}, workload=shaped()), sgd)
+    assert isinstance(applied.optimizer, torch.optim.SGD)
+    assert applied.unapplied == ("optimizer: SGD was used in place of AdamW",)
+
+
+def test_the_same_class_with_another_rate_is_not_named() -> None:
+    applied = apply(Stack(), Plan(strategy={}, workload=shaped()), lambda p, cls, **d: cls(p, lr=5e-5, **d))
+    assert applied.unapplied == ()
+    assert applied.optimizer.defaults["lr"] == 5e-5 and applied.optimizer.defaults["fused"]
+
+
+def test_a_micro_batch_that_does_not_divide() -> None:
+    with pytest.raises(BuildConflict, match="micro_batch 3 does not divide the batch size 8"):
+        applied_to(Stack(), micro_batch=3)
+
+
+# Hooks and checkpointing of others
+
+
+def _hooks(model: nn.Module) -> int:
+    return sum(len(m._forward_hooks) for m in model.modules())
+
+
+def test_transformers_hook_is_taken_off() -> None:
+    model: Any = load_model(shaped(), CPU, 0)
+    model.enable_input_require_grads()
+    assert _hooks(model) == 1
+    applied = applied_to(model, checkpointing="every-block")
+    assert _hooks(model) == 0
+    assert any("requires_grad_ hook off Embedding" in sentence for sentence in applied.done)
+
+
+@pytest.mark.parametrize("checkpointing", ["off", "every-block"])
+def test_the_hook_that_peft_asks_transformers_for_is_taken_off(checkpointing: str) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    model: Any = load_model(shaped(), CPU, 0)
+    model.activation_checkpointing_enable()
+    adapted: Any = get_peft_model(model, LoraConfig(target_modules="all-linear"))
+    assert _hooks(adapted) >= 1
+    applied_to(adapted, checkpointing=checkpointing)
+    assert _hooks(adapted) == 0
+
+
+def test_pefts_own_hook_is_taken_off() -> None:
+    from peft import LoraConfig, get_peft_model
+
+    class Checkpointing(Stack):
+        is_gradient_checkpointing = True
+
+        def get_input_embeddings(self) -> nn.Module:
+            return self.embed
+
+    adapted: Any = get_peft_model(Checkpointing(), LoraConfig(target_modules=["proj"]))  # type: ignore[arg-type]
+    assert [h.__name__ for h in adapted.base_model.model.embed._forward_hooks.values()] == ["make_inputs_require_grad"]
+    applied_to(adapted, checkpointing="every-block")
+    assert _hooks(adapted) == 0
+
+
+def test_a_users_own_hook_stays() -> None:
+    model = load_model(shaped(), CPU, 0)
+    decoder_layers(model)[0].register_forward_hook(lambda *_: None)
+    applied_to(model, checkpointing="every-block")
+    assert _hooks(model) == 1
+
+
+def test_transformers_own_checkpointing_is_switched_off() -> None:
+    model: Any = load_model(shaped(), CPU, 0)
+    model.activation_checkpointing_enable()
+    applied = applied_to(model)
+    assert not model.is_activation_checkpointing
+    assert any("own checkpointing off" in sentence for sentence in applied.done)
+
+
+# Steps
+
+
+@pytest.mark.parametrize("adapter", [Adapter.FULL, Adapter.LORA])
+def test_every_micro_batch_trains_the_same_step(adapter: Adapter) -> None:
+    workload = shaped(adapter=adapter)
+    loss, whole = gradients_of_a_step(workload, micro_batch=8)
+    for micro_batch in (1, 2, 4):
+        other_loss, other = gradients_of_a_step(workload, micro_batch)
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert other.keys() == whole.keys()
+        for name, gradient in whole.items():
+            torch.testing.assert_close(other[name], gradient, rtol=1e-5, atol=1e-6)
+
+
+def test_gradients_are_dropped_after_a_step() -> None:
+    workload, model = shaped(), load_model(shaped(), CPU, 0)
+    train(applied_to(model, workload), workload)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_step_that_raises_changes_nothing() -> None:
+    model = load_model(shaped(), CPU, 0)
+    applied = applied_to(model)
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(RuntimeError, match="of mine"), applied.step():
+        raise RuntimeError("of mine")
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize("graphs", ["reduce-overhead", "max-autotune"])
+@pytest.mark.parametrize("micro_batch", [1, 8])
+@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
+def test_gradients_are_preallocated_for_graphs_with_accumulation_alone(
+    graphs: str, micro_batch: int, device_type: str
+) -> None:
+    build = ModelBuild(Stack(), Plan(strategy={"mode": graphs, "micro_batch": micro_batch}, workload=shaped()))
+    build.device_type = device_type
+    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
+        build.run_stage(stage)  # without compiling anything
+    applied = build.finish(None)
+    wanted = device_type == "cuda" and micro_batch == 1
+    assert applied.keep_gradients is wanted
+    assert applied.records_graphs is (device_type == "cuda")
+    assert all((p.grad is not None) is wanted for p in applied.model.parameters())
+
+
+@pytest.mark.parametrize("mode", ["off", "default"])
+def test_no_other_mode_preallocates(mode: str) -> None:
+    build = ModelBuild(Stack(), Plan(strategy={"mode": mode}, workload=shaped()))
+    build.device_type = "cuda"
+    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
+        build.run_stage(stage)
+    applied = build.finish(None)
+    assert not applied.keep_gradients and not applied.records_graphs
+    assert all(p.grad is None for p in applied.model.parameters())
+
+
+def test_preallocated_gradients_are_zeroed_in_place_by_whoever_zeroes() -> None:
+    build = ModelBuild(Stack(), Plan(strategy={"mode": "reduce-overhead"}, workload=shaped()))
+    build.device_type = "cuda"
+    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
+        build.run_stage(stage)
+    applied = build.finish(None)
+    places = [p.grad.data_ptr() for p in applied.model.parameters() if p.grad is not None]
+    for zero in (
+        applied.zero_grad,
+        applied.optimizer.zero_grad,
+        lambda: applied.optimizer.zero_grad(set_to_none=True),
+    ):
+        for param in applied.model.parameters():
+            assert param.grad is not None
+            param.grad.fill_(1.0)
+        zero()
+        assert [p.grad.data_ptr() for p in applied.model.parameters() if p.grad is not None] == places
+        assert all(not p.grad.any() for p in applied.model.parameters() if p.grad is not None)
+
+
+def test_fp16_overflow_skips_the_step_and_lowers_the_scale() -> None:
+    workload = shaped(precision=Precision.FP16_MIXED)
+    model = load_model(workload, CPU, 0)
+    applied = applied_to(model, workload)
+    before = copy.deepcopy(model.state_dict())
+    scale = applied.scaler.get_scale()
+    with applied.step() as step:
+        step.backward(next(model.parameters()).sum() * float("inf"))
+    assert applied.scaler.get_scale() == scale / 2
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+def test_fp16_trains_and_shows_unscaled_gradients() -> None:
+    half, single = shaped(precision=Precision.FP16_MIXED), shaped()
+    norms = []
+    for workload in (half, single):
+        _, gradients = gradients_of_a_step(workload, micro_batch=8)
+        norms.append(float(torch.stack([g.norm() for g in gradients.values()]).norm()))
+    assert norms[0] == pytest.approx(norms[1], rel=0.01)
+    model = load_model(half, CPU, 0)
+    before = copy.deepcopy(model.state_dict())
+    applied = applied_to(model, half)
+    train(applied, half, steps=2)
+    assert applied.scaler.is_enabled()
+    assert any(not torch.equal(before[n], t) for n, t in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("precision", "inside"),
+    [
+        (Precision.BF16_MIXED, torch.bfloat16),
+        (Precision.FP16_MIXED, torch.float16),
+        (Precision.FP32_TRUE, torch.float32),
+    ],
+)
+def test_forward_runs_in_the_workloads_precision(precision: Precision, inside: torch.dtype) -> None:
+    applied = applied_to(Stack(), shaped(precision=precision))
+    with applied.forward():
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is inside
+
+
+def test_8_bit_states_are_8_bit_on_a_cpu() -> None:
+    # Tensors under 4,096 elements stay in 32 bits.
+    workload = shaped(config={"hidden_size": 64, "intermediate_size": 128})
+    applied = applied_to(load_model(workload, CPU, 0), workload, optimizer="adamw-8bit")
+    train(applied, workload)
+    states = [t for s in applied.optimizer.state.values() for t in s.values() if isinstance(t, torch.Tensor)]
+    assert type(applied.optimizer).__name__ == "AdamW8bit"
+    assert any(t.dtype is torch.uint8 for t in states)
+
+
+# Compiling
+
+
+@pytest.mark.parametrize("scope", ["whole", "layer", "attention", "mlp"])
+def test_the_state_dict_keeps_its_keys(scope: str) -> None:
+    model = Stack()
+    plain = copy.deepcopy(model)
+    applied_to(model, mode="default", scope=scope, checkpointing="every-block")
+    assert list(model.state_dict()) == list(plain.state_dict())
+    plain.load_state_dict(model.state_dict(), strict=True)
+    compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
+    assert compiled == list(scope_modules(model, scope))
+
+
+def test_options_reach_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda module, **options: seen.append(options))
+    applied_to(Stack(), mode="reduce-overhead", dynamic="true", fullgraph=True, activation_memory_budget=0.5)
+    assert seen == [{"mode": "reduce-overhead", "dynamic": True, "fullgraph": True}]
+    assert torch._functorch.config.activation_memory_budget == 0.5
+
+
+def test_compile_off_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: pytest.fail("compiled"))
+    applied = applied_to(Stack(), mode="off", scope="layer")
+    assert not any("compiled" in sentence for sentence in applied.done)
