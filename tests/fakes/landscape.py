@@ -1,5 +1,9 @@
 """What strategies come to in tests: a small deterministic formula, roughly shaped like the real thing."""
 
+from __future__ import annotations
+
+from typing import Any
+
 MIB = 2**20
 BASE = 100 * MIB
 """Model and gradients: what `load` takes."""
@@ -10,9 +14,9 @@ _CHECKPOINTED = {"off": 1.0, "every-second-block": 0.87, "every-block": 0.75}
 _SCOPE = {"whole": 1.2, "layer": 1.35, "attention": 1.1, "mlp": 1.15}
 
 
-def speed(strategy):
+def speed(strategy: dict[str, Any]) -> float:
     """Tokens per second."""
-    micro_batch = strategy["micro_batch"]
+    micro_batch: int = strategy["micro_batch"]
     found = 1000.0 * _CHECKPOINTED[strategy["checkpointing"]] * (1 + 0.02 * micro_batch)
     if strategy["mode"] != "off":
         found *= _SCOPE[strategy["scope"]] * (0.9 + 0.1 * strategy["activation_memory_budget"])
@@ -20,7 +24,7 @@ def speed(strategy):
     return found * (0.97 if strategy["optimizer"] != "adamw" else 1.0)
 
 
-def peak(strategy):
+def peak(strategy: dict[str, Any]) -> int:
     """Bytes of the first step, which takes most."""
     kept = _KEPT[strategy["checkpointing"]] * strategy["micro_batch"]
     if strategy["mode"] != "off":
@@ -28,7 +32,9 @@ def peak(strategy):
     return int(BASE + STATE[strategy["optimizer"]] + kept * _SEQUENCE)
 
 
-def result(strategy, limit_bytes, scale=1.0, failure=None):
+def result(
+    strategy: dict[str, Any], limit_bytes: int, scale: float = 1.0, failure: tuple[str, str] | None = None
+) -> dict[str, Any]:
     """The fields of a `TrialResult`, its identity apart, as JSON.
 
     `failure`: class and phase of what is to happen; memory alone decides where None.
@@ -66,11 +72,11 @@ def result(strategy, limit_bytes, scale=1.0, failure=None):
     }
 
 
-def _phase(name, size):
+def _phase(name: str, size: int) -> dict[str, Any]:
     return {"phase": name, "seconds": 0.1, "device_bytes": size}
 
 
-def _failure(failure_class, phase, needed):
+def _failure(failure_class: str, phase: str, needed: int) -> dict[str, Any]:
     memory = {"needed_bytes": needed} if failure_class == "oom" else {}
     return {
         "failure_class": failure_class,

@@ -1,8 +1,11 @@
 """The command line with `trainer.py` for its worker and without the check of the machine: ARGUMENTS."""
 
+from __future__ import annotations
+
 import functools
 import pathlib
 import sys
+from collections.abc import Callable
 
 from tuner import check, session
 from tuner.cli import main
@@ -18,7 +21,7 @@ HEALTHY = ChildReport(
 )
 
 
-def fake(setattr=setattr):
+def fake(setattr: Callable[..., None] = setattr) -> None:
     """Put both in place. `setattr`: pytest's, to have it undone."""
     setattr(session, "LocalExecutor", functools.partial(LocalExecutor, command=TRAINER))
     setattr(check, "ask_child", lambda *_: HEALTHY)

@@ -118,7 +118,7 @@ def test_a_step_that_differs_from_the_reference_is_no_winner(bench: Bench, monke
     usual = landscape.result
 
     def wrong(strategy: Any, *rest: Any) -> dict[str, Any]:
-        fields = usual(strategy, *rest)
+        fields: dict[str, Any] = usual(strategy, *rest)
         if strategy["scope"] == "layer" and "parity" in fields:
             fields["parity"]["gradient"] = [4.0, 3.0]
         return fields
