@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does"
     )
     parser.add_argument("--deadline", action="append", metavar="PHASE=S", help="seconds that a phase may take")
-    parser.add_argument("--json", action="store_true", help="print the record as one JSON object")
+    parser.add_argument("--json", action="store_true", help="the record as one JSON object on stdout")
     add_storage_option(parser)
 
 
@@ -40,8 +40,6 @@ def run(args: argparse.Namespace) -> int:
     with stop_signals() as stopped, listening(args.json) as listener:
         record = run_plan(plan, flags, inherited_environment(), listener, stopped)
     result = compare(plan, record)
-    if args.json:
-        print(record.model_dump_json())
-    else:
+    if not args.json:  # the listener has written the record
         make_console().print(compare_view(plan, record, result))
     return int(result.exit_code)

@@ -1,0 +1,211 @@
+"""One strategy measured again: does it hold, and what does its record say beside the search's?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.fakes import landscape
+from tests.tuner.made import ENVIRONMENT, record_of, result_of, study_of, throughput_of
+from tests.tuner.searching import Answer, Bench, Clock, End, FakeExecutor, Heard, Searched, bench
+from tuner import run_again, session
+from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
+from tuner.export import exported
+from tuner.outcome import Outcome
+from tuner.plan import ExportedPlan
+from tuner.record import TrialRecord, best
+from tuner.records import Records
+from tuner.run_again import compare, compare_view, run_plan
+from tuner.space import canonical
+from tuner.storage import open_storage
+
+__all__ = ["bench"]
+LAYER = canonical({"mode": "default", "scope": "layer"})
+MEASURED = throughput_of(1000.0)  # its p10 to p90 are 0.4 to 0.6 s about 0.5 s: a spread of 20 %
+
+
+def plan_of(record: TrialRecord | None = None) -> ExportedPlan:
+    found = record or record_of(strategy=LAYER, result=result_of(throughput=MEASURED))
+    return exported(study_of(environment=ENVIRONMENT), found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, ExitCode.DONE),
+        ({"tokens_per_s": 2000.0}, ExitCode.DONE),
+        ({"tokens_per_s": 761.0}, ExitCode.DONE),
+        ({"tokens_per_s": 759.0}, ExitCode.DOES_NOT_HOLD),
+        ({"outcome": Outcome.OVER_BUDGET}, ExitCode.DOES_NOT_HOLD),
+        ({"outcome": Outcome.OOM, "tokens_per_s": None}, ExitCode.DOES_NOT_HOLD),
+        ({"outcome": Outcome.CRASH, "tokens_per_s": None}, ExitCode.DOES_NOT_HOLD),
+    ],
+)
+def test_what_holds(changes: dict[str, Any], code: ExitCode) -> None:
+    found = compare(plan_of(), record_of(strategy=LAYER).model_copy(update=changes))
+    assert found.exit_code is code
+    assert found.sentence.startswith("It holds" if code is ExitCode.DONE else "It does not hold")
+
+
+def test_without_a_spread_95_percent_are_needed() -> None:
+    plan = plan_of(record_of(strategy=LAYER))
+    assert compare(plan, record_of(tokens_per_s=951.0)).exit_code is ExitCode.DONE
+    assert compare(plan, record_of(tokens_per_s=949.0)).exit_code is ExitCode.DOES_NOT_HOLD
+
+
+def test_both_are_shown_side_by_side() -> None:
+    record = record_of(tokens_per_s=900.0, result=result_of(throughput=throughput_of(900.0)))
+    plan = plan_of()
+    console = Console(width=100, record=True)
+    console.print(compare_view(plan, record, compare(plan, record)))
+    text = " ".join(console.export_text().split())
+    assert "tokens/s 1,000 900 0.900" in text and "peak device 20.00 GiB 20.00 GiB 1.000" in text
+    assert "in first_step 5.00 GiB 5.00 GiB 1.000" in text
+
+
+# Runs.
+
+
+def run(
+    bench: Bench,
+    plan: ExportedPlan,
+    answer: Answer = lambda *_: None,
+    stopped: Callable[[], bool] = lambda: False,
+    flags: Mapping[str, Any] | None = None,
+) -> tuple[TrialRecord, Heard]:
+    heard, executor = Heard(), FakeExecutor(answer, Clock())
+    bench.monkeypatch.setattr(run_again, "make_executor", lambda *_: executor)
+    return run_plan(plan, flags or {}, {}, heard, stopped), heard
+
+
+def searched(bench: Bench, **spec: Any) -> tuple[Searched, ExportedPlan]:
+    found = bench.run(**{"trials": 5} | spec)
+    leader = found.session.search.ledger.best()
+    assert leader is not None
+    return found, exported(found.session.study, leader)
+
+
+def recorded(study: str) -> list[TrialRecord]:
+    storage = open_storage(None, bench_folder())
+    try:
+        return Records(storage.engine).for_study(study)
+    finally:
+        storage.close()
+
+
+def bench_folder() -> Any:
+    return session.Path.cwd()
+
+
+def test_a_run_is_kept_beside_the_study_that_it_came_from(bench: Bench) -> None:
+    found, plan = searched(bench)
+    record, heard = run(bench, plan)
+    assert (record.role, record.number, record.study) == ("run", None, found.session.study.name)
+    assert record.outcome is Outcome.OK and record.strategy == plan.strategy
+    assert recorded(plan.study)[-1] == record and heard.begun == [("run", "mode=default, scope=layer", "run")]
+    assert compare(plan, record).exit_code is ExitCode.DONE
+
+
+def test_another_database_gets_a_study_for_runs(bench: Bench) -> None:
+    _, plan = searched(bench)
+    record, _ = run(bench, plan, flags={"storage": "sqlite:///else/where.db"})
+    assert record.study == f"runs-{record.key[:8]}"
+    again, _ = run(bench, plan, flags={"storage": "sqlite:///else/where.db"})
+    assert again.study == record.study
+
+
+def test_a_run_does_not_make_a_study_the_latest(bench: Bench) -> None:
+    first, plan = searched(bench)
+    second, _ = searched(bench, budget_gb=0.5)
+    run(bench, plan)
+    storage = open_storage(None, bench_folder())
+    latest = Records(storage.engine).latest_study()
+    storage.close()
+    assert latest is not None and latest.name == second.session.study.name != first.session.study.name
+
+
+@pytest.mark.parametrize("time_budget", ["20m", "90s"])
+def test_a_run_that_is_slower_by_noise_displaces_nothing(bench: Bench, time_budget: str) -> None:
+    # In 90 s there is no time for a proof: an unproved record stands.
+    found, plan = searched(bench, time_budget=time_budget, trials=1, fix={"mode": "off"})
+    before = found.session.search.ledger.best()
+    for scale in (0.97, 1.03):
+        run(bench, plan, lambda *_, s=scale: End(scale=s))
+    assert best(recorded(plan.study), plan.limit_bytes) == before
+
+
+def test_a_run_that_fails_refutes_what_was_not_proved() -> None:
+    won = record_of(strategy=LAYER, tokens_per_s=2000.0)
+    second = record_of(tokens_per_s=1000.0)
+    refuted = record_of(Outcome.OOM, LAYER, role="run", limit_bytes=won.limit_bytes)
+    assert best([won, second, refuted], won.limit_bytes) == second
+    proof = record_of(strategy=LAYER, tokens_per_s=1990.0, role="proof")
+    assert best([won, second, proof, refuted], won.limit_bytes) == proof, "nothing but a proof stands above a proof"
+
+
+def test_a_run_alone_stands() -> None:
+    alone = record_of(strategy=LAYER, role="run")
+    assert best([alone], alone.limit_bytes) == alone
+    failed = record_of(Outcome.OOM, LAYER, limit_bytes=alone.limit_bytes)
+    assert best([failed, alone], alone.limit_bytes) == alone, "it is the latest that says whether it fits"
+
+
+def test_parity_is_looked_at_where_the_reference_is_known(bench: Bench) -> None:
+    _, plan = searched(bench)
+    usual = landscape.result
+
+    def wrong(*given: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = usual(*given)
+        return fields | {"parity": fields["parity"] | {"gradient": [4.0, 3.0]}}
+
+    bench.monkeypatch.setattr(landscape, "result", wrong)
+    record, _ = run(bench, plan)
+    assert record.outcome is Outcome.WRONG_RESULT and compare(plan, record).exit_code is ExitCode.DOES_NOT_HOLD
+
+
+def test_a_pointless_one_is_run_with_a_message(bench: Bench) -> None:
+    _, plan = searched(bench)
+    graphs = plan.model_copy(update={"strategy": canonical({**LAYER, "mode": "reduce-overhead"})})
+    record, heard = run(bench, graphs)
+    assert record.outcome is Outcome.OK
+    assert any(m.startswith("a search would skip this one: there are no CUDA graphs") for m in heard.messages)
+
+
+def test_an_impossible_one_is_refused_before_anything_is_written(bench: Bench) -> None:
+    _, plan = searched(bench)
+    paged = plan.model_copy(update={"strategy": canonical({**LAYER, "optimizer": "adamw-8bit-paged"})})
+    with pytest.raises(WrongInput, match=r"^strategy: cannot work here: there is no paged memory on a CPU") as caught:
+        run(bench, paged, flags={"storage": "sqlite:///new/other.db"})
+    assert "optimizer=adamw-8bit-paged" in str(caught.value) and caught.value.exit_code == 2
+    assert not (bench_folder() / "new").exists()
+
+
+def test_a_smaller_budget_is_the_runs_own(bench: Bench) -> None:
+    _, plan = searched(bench)
+    record, _ = run(bench, plan, flags={"budget_gb": "0.1"})
+    assert record.outcome is Outcome.OOM and compare(plan, record).exit_code is ExitCode.DOES_NOT_HOLD
+    kept = best(recorded(plan.study), plan.limit_bytes)
+    assert kept is not None and kept.strategy == plan.strategy, "under the study's own limit nothing was refuted"
+
+
+def test_a_signal_ends_it(bench: Bench) -> None:
+    _, plan = searched(bench)
+    with pytest.raises(Interrupted):
+        run(bench, plan, lambda *_: End(seconds=9999), stopped=lambda: True)
+    assert recorded(plan.study)[-1].outcome is Outcome.INTERRUPTED
+
+
+def test_a_device_that_is_not_clean_says_nothing_of_the_strategy(bench: Bench) -> None:
+    _, plan = searched(bench)
+    with pytest.raises(MachineError, match=r"4711 train\.py"):
+        run(bench, plan, lambda *_: End(foreign=True))
+
+
+def test_the_users_own_code_raises(bench: Bench) -> None:
+    _, plan = searched(bench)
+    with pytest.raises(WrongInput, match=r"the user's code: fake\.Error"):
+        run(bench, plan, lambda *_: End(failure=("user_code", "load")))
+    assert recorded(plan.study)[-1].role == "proof", "it is no record"
