@@ -167,7 +167,8 @@ def _wrong(attempt: Attempt, reference: Parity | None, tolerance: Mapping[Precis
         return _wrong_result(Kind.NO_GRADIENT, "the first optimizer step changed no parameter")
     if reference is None:
         return None
-    found = fault(parity, reference, tolerance[attempt.request.workload.precision])
+    workload, layers = attempt.request.workload, attempt.result.layers if attempt.result else None
+    found = fault(parity, reference, tolerance[workload.precision], layers=layers, routed=workload.is_moe)
     return _wrong_result(Kind.NUMERICS, found) if found else None
 
 

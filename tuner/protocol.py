@@ -145,6 +145,8 @@ class Parity(Frozen):
     loss: float
     gradient: tuple[float, ...]
     """A fixed sample of elements of the trainable tensors' total gradient, fp32."""
+    gradient_sizes: tuple[int, ...] = ()
+    """How many of these elements belong to each sampled tensor, in order."""
     gradient_norm: float
     """Of the whole gradient."""
     tensors_without_gradient: int

@@ -46,6 +46,7 @@ class ParityProbe:
         return Parity(
             loss=_json_number(loss),
             gradient=tuple(_json_number(v) for v in self._gradient.float().tolist()),
+            gradient_sizes=tuple(min(SAMPLED_ELEMENTS, p.numel()) for p in self._sampled),
             gradient_norm=_json_number(self._norm),
             tensors_without_gradient=self._without,
             parameter_changed=bool((after != self._before).any()),
