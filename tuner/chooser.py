@@ -141,7 +141,7 @@ class Chooser:
         leader = self.ledger.best()
         if busy or leader is None or leader.role == "proof" or self._proof_given_up:
             return None
-        if self._proof_seconds(leader) > self.seconds_left():
+        if self._proof_seconds(leader) / COLD > self.seconds_left():  # the margin is for keeping time back
             self.give_up_proof("no time is left for a proof")
             return None
         return Proposal(leader.strategy, leader.source, role="proof")

@@ -13,6 +13,9 @@ from tuner.record import Role, TrialRecord
 from tuner.space import Space, canonical, conflict_of
 from tuner.verdict import MEMORY
 
+NEAR = 1.15
+"""How far above the predicted largest micro-batch one is still tried: the line is not exact."""
+
 Standing = Callable[[dict[str, Value]], TrialRecord | None]
 """Of a strategy: the record that stands under this study's limit; None: not known."""
 
@@ -91,10 +94,10 @@ class Opening:
         if not open_sizes:
             return None
         guess = _line(fits, self._limit(known))
-        below = [s for s in open_sizes if guess is None or s <= guess]
-        if guess is None or not below:
+        if guess is None:
             return open_sizes[0]
-        return max(below)
+        below = [s for s in open_sizes if s <= guess]
+        return max(below) if below else next((s for s in open_sizes if s <= guess * NEAR), None)
 
     @staticmethod
     def _limit(known: dict[int, TrialRecord | None]) -> int | None:
