@@ -78,7 +78,7 @@ def pick_device(given: str | None, visible: str | None) -> DeviceInfo:
     """
     if given == "cpu":
         return devices.cpu_device()
-    kind, _, number = (given or "cuda").partition(":")
+    kind, _, number = ("cuda" if given is None else given).partition(":")
     if kind != "cuda" or (number and not number.isdigit()):
         raise WrongInput("device", "is cpu, cuda or cuda:N", given)
     cards = _visible(devices.list_cards(), visible)

@@ -1,0 +1,252 @@
+"""What is next within the time, decided without launching anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tuner.made import CUDA, record_of, study_of
+from tests.tuner.searching import Clock, Heard
+from tuner.chooser import Chooser
+from tuner.ledger import Ledger
+from tuner.limits import limits
+from tuner.outcome import Outcome
+from tuner.record import TrialRecord
+from tuner.records import Records
+from tuner.requests import Requests
+from tuner.space import Space, canonical, default_allowed, fingerprint
+from tuner.storage import Storage, open_storage
+from tuner.study import open_study
+from tuner.units import GIB
+
+BASELINE = canonical({})
+CHECKPOINTING = canonical({"checkpointing": "every-block"})
+LAYER = canonical({"mode": "default", "scope": "layer"})
+WHOLE = canonical({"mode": "default"})
+STUDY = study_of(limit_bytes=23 * GIB)
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    with closing(open_storage(None, tmp_path)) as opened:
+        yield opened
+
+
+class Made:
+    """A chooser with all that it asks."""
+
+    def __init__(self, storage: Storage, records: list[TrialRecord], seconds: float = 3600.0, **changes: Any) -> None:
+        self.clock, self.heard = Clock(), Heard()
+        space = Space(CUDA, default_allowed(CUDA, include_slow=False) | changes.pop("allowed", {}))
+        self.handle = open_study(
+            storage,
+            Records(storage.engine),
+            name="s",
+            target=CUDA,
+            study_record=STUDY,
+            sampler="random",
+            seed=0,
+            space=space,
+        )
+        self.handle.known.update(record.fingerprint for record in records)
+        self.ledger = Ledger(STUDY, records, self.handle.known.add, space=space)
+        self.requests = Requests(
+            study="s",
+            key="key",
+            workload=STUDY.workload,
+            device_type="cuda",
+            device_uuid="GPU-1",
+            limits=limits(24 * GIB, 80 * GIB, "cuda"),
+            deadlines={},
+            seed=0,
+            root=Path("studies"),
+        )
+        self.chooser = Chooser(
+            **{
+                "handle": self.handle,
+                "ledger": self.ledger,
+                "requests": self.requests,
+                "listener": self.heard,
+                "ends_at": self.clock.now + seconds,
+                "trials": None,
+                "sampler": "random",
+                "again": [],
+                "clock": self.clock,
+            }
+            | changes
+        )
+
+
+def opening(**changes: Any) -> list[TrialRecord]:
+    """Records of all that the opening would propose."""
+    lean = {"mode": "default", "checkpointing": "every-block"}
+    amb = {**LAYER, "activation_memory_budget": 0.9}
+    strategies = [BASELINE, CHECKPOINTING, LAYER, WHOLE, lean, amb, {**amb, "mode": "reduce-overhead"}]
+    strategies += [{**LAYER, "checkpointing": "every-block"}]
+    strategies += [{**CHECKPOINTING, "micro_batch": n} for n in (2, 4)]
+    return [record_of(strategy=s, **{"seconds": 10.0, "limit_bytes": 23 * GIB} | changes) for s in strategies]
+
+
+def test_the_opening_then_the_sampler(storage: Storage) -> None:
+    made = Made(storage, opening()[1:])
+    first = made.chooser.next(False)
+    assert first is not None and (first.source, first.is_reference, first.trial) == ("reference: baseline", True, None)
+    sampled = made.chooser.next(False)
+    assert sampled is not None and sampled.source == "sampler: random" and sampled.trial is not None
+    assert sampled.strategy in made.handle.sampler.space
+
+
+def test_the_opening_looks_at_each_outcome_before_it_goes_on(storage: Storage) -> None:
+    made = Made(storage, [])
+    assert made.chooser.next(True) is None and made.chooser.end is None
+    assert made.chooser.next(False) is not None
+
+
+def test_a_crash_comes_next_even_where_the_trials_are_all_launched(storage: Storage) -> None:
+    made = Made(storage, [], trials=1)
+    first = made.chooser.next(False)
+    assert first is not None
+    made.chooser.launches = 1
+    made.chooser.crashed(first)
+    retry = made.chooser.next(False)
+    assert retry is not None and (retry.role, retry.source, retry.strategy) == ("retry", first.source, BASELINE)
+    made.chooser.launches = 2
+    assert made.chooser.next(False) is None and made.chooser.end == "all 1 trials were launched"
+
+
+def test_a_launch_that_the_device_cost_is_not_counted(storage: Storage) -> None:
+    made = Made(storage, opening(), trials=1)
+    sampled = made.chooser.next(False)
+    assert sampled is not None
+    made.chooser.launches = 1
+    made.chooser.not_clean(sampled)
+    again = made.chooser.next(False)
+    assert again is not None and again.strategy == sampled.strategy and again.trial is None, "its trial has ended"
+    assert made.chooser.launches == 0
+
+
+def test_what_was_interrupted_comes_first_within_the_filters(storage: Storage) -> None:
+    cut = record_of(Outcome.INTERRUPTED, LAYER, source="recipe: layer")
+    two = canonical({**LAYER, "micro_batch": 2})
+    again = [CHECKPOINTING, LAYER, two]
+    made = Made(storage, [cut], again=again, allowed={"mode": ("default",)})
+    found = [made.chooser.next(False) for _ in range(3)]
+    assert [p and (p.strategy, p.source) for p in found] == [
+        *((LAYER, "recipe: layer"), (two, "resumed"), (BASELINE, "reference: baseline"))
+    ]
+
+
+def test_what_is_known_by_now_is_not_asked_again(storage: Storage) -> None:
+    made = Made(storage, opening(), again=[LAYER])
+    found = made.chooser.next(False)
+    assert found is not None and found.strategy != LAYER
+
+
+# Time.
+
+
+def test_nothing_starts_that_cannot_end(storage: Storage) -> None:
+    # Trials of 10 s count as 11; the proof of the best as 12.1.
+    made = Made(storage, opening(), seconds=23.2)
+    assert made.chooser.next(False) is not None
+    made.clock.now += 0.2
+    assert made.chooser.next(False) is None
+    assert made.chooser.end == "the rest of the time budget is too short for another trial"
+    assert [t.state.name for t in made.handle.trials()][-1] == "FAIL", "what was drawn is given back"
+
+
+def test_what_was_given_back_may_be_drawn_again(storage: Storage) -> None:
+    made = Made(storage, opening(), seconds=20)
+    before = set(made.handle.known)
+    assert made.chooser.next(False) is None and made.handle.known == before
+
+
+def test_a_recipe_without_time_is_said_and_a_shorter_one_tried(storage: Storage) -> None:
+    records = [r for r in opening() if r.strategy not in (WHOLE, LAYER)]
+    slow = [r.model_copy(update={"seconds": 200.0}) for r in records if r.strategy["scope"] == "whole"]
+    quick = [r for r in records if r.strategy["scope"] != "whole"]
+    eager = [r.model_copy(update={"seconds": 1.0}) for r in slow if r.strategy["mode"] == "off"]
+    compiled = [r for r in slow if r.strategy["mode"] != "off"]
+    made = Made(storage, [*quick, *compiled, *eager], seconds=100)
+    found = made.chooser.next(False)
+    assert found is not None and found.strategy == LAYER
+    made.ledger.add(record_of(strategy=LAYER, seconds=10.0))
+    made.chooser.next(False)
+    assert "no time left for recipe: whole (mode=default)" in made.heard.messages
+
+
+def test_the_first_reference_starts_in_any_time_while_nothing_is_known(storage: Storage) -> None:
+    made = Made(storage, [], seconds=1)
+    assert made.chooser.next(False) is not None
+    known = Made(storage, [record_of(strategy=CHECKPOINTING, seconds=50.0)], seconds=10)
+    assert known.chooser.next(False) is None
+
+
+def test_the_time_of_the_proof_is_not_a_trials_to_use_up(storage: Storage) -> None:
+    made = Made(storage, opening(), seconds=100)
+    reserve = 11 * 1.1 + 5
+    made.clock.now += 100 - reserve - 1
+    assert not made.chooser.must_end("search") and not made.chooser.must_end("proof")
+    made.clock.now += 2
+    assert made.chooser.must_end("search") and not made.chooser.must_end("proof")
+    made.clock.now += reserve
+    assert made.chooser.must_end("proof") and made.chooser.seconds_left() == 0
+
+
+def test_without_a_winner_or_with_a_proved_one_a_trial_may_use_it_all(storage: Storage) -> None:
+    for records in ([], [record_of(role="proof")]):
+        made = Made(storage, records, seconds=100)
+        made.clock.now += 99
+        assert not made.chooser.must_end("search")
+        made.clock.now += 2
+        assert made.chooser.must_end("search")
+
+
+# The proof, and second runs.
+
+
+def test_the_best_is_proved_once(storage: Storage) -> None:
+    made = Made(storage, [record_of(), record_of(strategy=LAYER, tokens_per_s=2000.0, source="recipe: layer")])
+    proof = made.chooser.proof(False)
+    assert proof is not None and (proof.role, proof.strategy, proof.source) == ("proof", LAYER, "recipe: layer")
+    assert made.chooser.proof(True) is None, "not beside another trial"
+    made.ledger.add(record_of(strategy=LAYER, tokens_per_s=1900.0, role="proof"))
+    assert made.chooser.proof(False) is None
+
+
+def test_nothing_to_prove(storage: Storage) -> None:
+    made = Made(storage, [record_of(Outcome.OOM)])
+    assert made.chooser.proof(False) is None and made.heard.messages == []
+
+
+def test_no_time_to_prove_is_said_once(storage: Storage) -> None:
+    made = Made(storage, [record_of(seconds=100.0)], seconds=60)
+    assert made.chooser.proof(False) is None and made.chooser.proof(False) is None
+    assert made.heard.messages == [
+        "no time is left for a proof: the best strategy's figures are the search's, not a proof's"
+    ]
+
+
+def test_an_out_of_memory_that_needed_less_than_the_cap_is_run_once_more(storage: Storage) -> None:
+    fields: dict[str, Any] = {"limit_bytes": 23 * GIB, "cap_bytes": 22 * GIB, "seconds": 10.0}
+    fragmented = record_of(Outcome.OOM, LAYER, needed_bytes=20 * GIB, **fields)
+    hopeless = record_of(Outcome.OOM, WHOLE, needed_bytes=40 * GIB, **fields)
+    made = Made(storage, [fragmented, hopeless])
+    found = made.chooser.undecided(False)
+    assert found is not None and (found.strategy, found.role) == (LAYER, "retry")
+    assert made.chooser.undecided(False) is None, "once"
+    again = Made(storage, [fragmented, hopeless, fragmented.model_copy(update={"uuid": "b", "role": "retry"})])
+    assert again.chooser.undecided(False) is None, "in another search too"
+    short = Made(storage, [fragmented], seconds=5)
+    assert short.chooser.undecided(False) is None
+
+
+def test_an_exhausted_space(storage: Storage) -> None:
+    only = {name: (value,) for name, value in LAYER.items()}
+    made = Made(storage, opening(), allowed=only)
+    assert made.chooser.next(False) is None and made.chooser.end == "all 1 strategies of the space are known"
+    assert fingerprint(LAYER) in made.handle.known

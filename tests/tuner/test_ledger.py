@@ -1,0 +1,136 @@
+"""What is known while a search runs, and that knowing more does not cost more time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pytest
+
+from tests.tuner.made import CPU, CUDA, record_of, result_of, study_of, throughput_of
+from tests.tuner.trials import parity
+from tuner.ledger import Ledger
+from tuner.outcome import Outcome
+from tuner.protocol import CompileReport, GraphBreak, Kind, Phase
+from tuner.record import StudyRecord, TrialRecord, standing
+from tuner.space import Space, canonical, default_allowed, fingerprint
+from tuner.units import GIB
+
+BASELINE = canonical({})
+CHECKPOINTING = canonical({"checkpointing": "every-block"})
+LAYER = canonical({"mode": "default", "scope": "layer"})
+SPACE = Space(CUDA, default_allowed(CUDA, include_slow=False))
+ON_CPU = Space(CPU, default_allowed(CPU, include_slow=False))
+LORA: dict[str, Any] = {"workload": study_of().workload.model_copy(update={"adapter": "lora"})}
+
+
+def ledger(*records: TrialRecord, study: StudyRecord | None = None, **settings: Any) -> Ledger:
+    return Ledger(study or study_of(), records, lambda _: None, **settings)
+
+
+def test_what_stands() -> None:
+    trial, proof = record_of(strategy=LAYER, tokens_per_s=2000.0), record_of(strategy=LAYER, role="proof")
+    known = ledger(record_of(), trial)
+    assert known.best() == trial and known.standing(LAYER) == trial
+    known.add(proof)
+    assert known.standing(LAYER) == proof and known.launches(trial.fingerprint) == [trial, proof]
+    assert known.standing(CHECKPOINTING) is None and len(known.all_standing()) == 2
+    known.add(record_of(Outcome.OOM, LAYER, role="proof"))
+    best = known.best()
+    assert best is not None and best.strategy == BASELINE, "the answer is not one from before"
+
+
+def test_the_reference_for_parity() -> None:
+    ran = record_of(result=result_of(parity=parity(loss=1.0)))
+    lean = record_of(strategy=CHECKPOINTING, result=result_of(parity=parity(loss=2.0)))
+    known = ledger(lean)
+    assert known.reference(0, fingerprint(LAYER)) == parity(loss=2.0)
+    assert known.reference(0, lean.fingerprint) is None, "nothing is compared with itself"
+    known.add(ran)
+    assert known.reference(0, lean.fingerprint) == parity(loss=1.0) and known.reference(0, ran.fingerprint) is None
+    assert known.reference(1, fingerprint(LAYER)) is None, "other data"
+    died = ledger(record_of(Outcome.OOM), lean)
+    assert died.reference(0, fingerprint(LAYER)) == parity(loss=2.0)
+
+
+def test_nothing_fits_is_known_from_two_leanest_or_from_loading() -> None:
+    oom = [record_of(Outcome.OOM, s, limit_bytes=23 * GIB, phase=Phase.FIRST_STEP) for s in (BASELINE, CHECKPOINTING)]
+    whole = record_of(Outcome.OOM, {"mode": "default", "checkpointing": "every-block"}, limit_bytes=23 * GIB)
+    study = study_of(**LORA)
+    assert ledger(*oom, study=study).nothing_fits() is None
+    assert ledger(*oom, study=study, eager_only=True).nothing_fits() == "the leanest strategies ran out of memory"
+    assert ledger(*oom, whole, study=study).nothing_fits() == "the leanest strategies ran out of memory"
+    loading = record_of(Outcome.OOM, LAYER, limit_bytes=23 * GIB, phase=Phase.LOAD)
+    assert ledger(loading).nothing_fits() == "out of memory in load, and no knob changes that"
+    assert ledger(loading, record_of()).nothing_fits() is None, "something fits"
+
+
+def alike(outcome: Outcome, *recipes: dict[str, Any], kind: Kind | None = None) -> list[TrialRecord]:
+    return [record_of(outcome, s, kind=kind, role="retry") for s in (BASELINE, CHECKPOINTING, *recipes)]
+
+
+AMB = {**LAYER, "activation_memory_budget": 0.9}
+FIRST = (AMB, {**AMB, "mode": "reduce-overhead"}, {**LAYER, "checkpointing": "every-block"})
+FIRST_ON_CPU = (AMB, {**LAYER, "checkpointing": "every-block"}, LAYER)
+
+
+@pytest.mark.parametrize(("space", "recipes"), [(SPACE, FIRST), (ON_CPU, FIRST_ON_CPU)])
+def test_references_and_recipes_that_ended_alike(space: Space, recipes: tuple[dict[str, Any], ...]) -> None:
+    records = alike(Outcome.WRONG_RESULT, *recipes, kind=Kind.NAN)
+    for count in range(2, 5):
+        assert ledger(*records[:count], space=space).nothing_left_to_try() is None
+    said = ledger(*records, space=space).nothing_left_to_try()
+    assert said == "the references and the first 3 recipes all ended with wrong_result (nan)"
+    assert ledger(*records, record_of(strategy={"micro_batch": 2}), space=space).nothing_left_to_try() is None
+    other = record_of(Outcome.WRONG_RESULT, recipes[2], kind=Kind.NUMERICS)
+    assert ledger(*records[:4], other, space=space).nothing_left_to_try() is None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.OOM, Outcome.OVER_BUDGET])
+def test_memory_and_success_are_no_common_cause(outcome: Outcome) -> None:
+    records = [r.model_copy(update={"limit_bytes": 23 * GIB}) for r in alike(outcome, *FIRST)]
+    assert ledger(*records, space=SPACE).nothing_left_to_try() is None
+
+
+def test_fewer_recipes_than_that_are_no_common_cause() -> None:
+    eager = Space(CUDA, {"mode": ("off",)})
+    assert ledger(*alike(Outcome.UNSTABLE, *FIRST), space=eager).nothing_left_to_try() is None
+    assert ledger(*alike(Outcome.UNSTABLE, *FIRST)).nothing_left_to_try() is None
+
+
+def test_what_gives_the_same_is_told() -> None:
+    told: list[str] = []
+    report = CompileReport(graphs=1)
+    broken = CompileReport(graphs=2, graph_breaks=(GraphBreak(site="a.py:1", reason="print", count=1),))
+    ran = record_of(strategy=LAYER, result=result_of(compile=report))
+    Ledger(study_of(), [record_of(), ran.model_copy(update={"outcome": Outcome.UNSTABLE})], told.append)
+    Ledger(study_of(), [record_of(strategy=LAYER, result=result_of(compile=broken))], told.append)
+    assert told == []
+    Ledger(study_of(), [ran], told.append)
+    assert told == [fingerprint({**LAYER, "fullgraph": True})]
+
+
+def test_a_record_more_costs_a_moment_at_two_thousand() -> None:
+    strategies = itertools.islice(itertools.cycle(SPACE.strategies), 2000)
+    made = [
+        record_of(strategy=s, tokens_per_s=500.0 + i % 997, result=result_of(throughput=throughput_of()))
+        for i, s in enumerate(strategies)
+    ]
+    began = time.perf_counter()
+    known = ledger(*made, space=SPACE)
+    assert time.perf_counter() - began < 4.0, "opening it is not quadratic"
+    assert known.best() == max(standing(made, known.study.limit_bytes).values(), key=lambda r: r.tokens_per_s or 0)
+    more = [record_of(strategy=s, tokens_per_s=400.0) for s in SPACE.strategies[:20]]
+    times = []
+    for record in more:
+        began = time.perf_counter()
+        known.add(record)
+        known.best()
+        known.nothing_left_to_try()
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[10] < 0.02
+    began = time.perf_counter()
+    for _ in range(100):
+        known.best()
+    assert time.perf_counter() - began < 0.01, "while a trial runs it is asked for twenty times a second"
