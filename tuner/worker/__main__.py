@@ -30,7 +30,7 @@ def main(path: str) -> int:
     started = _process_start()
     trial_dir.append_event(Event(time=started, event="phase", phase=Phase.START))
 
-    from tuner.worker.failure import classify_exception
+    from tuner.worker.failure import NotWhatItSays, classify_exception
     from tuner.worker.measure import Trial
     from tuner.worker.measurement import Measurement
 
@@ -40,7 +40,10 @@ def main(path: str) -> int:
         Trial(measurement).run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
         fullgraph = bool(request.strategy["fullgraph"])
-        failure = classify_exception(error, measurement.phase, (measurement.step or 0) + 1, fullgraph)
+        # What measuring itself finds belongs to the step that has ended, all else to the one in progress.
+        ended = measurement.step or 0
+        step = ended if isinstance(error, NotWhatItSays) else ended + 1
+        failure = classify_exception(error, measurement.phase, step, fullgraph)
         print(failure.traceback, file=sys.stderr, flush=True)
     trial_dir.write_result(make_result(request, measurement, failure))
     sys.stdout.flush()
@@ -54,6 +57,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
     import torch
 
     applied = m.applied
+    effect_flags = _effect_flags(m)  # first: it also notes which knob had none
     params = list(applied.model.parameters()) if applied else []
     return TrialResult(
         trial_uuid=request.trial_uuid,
@@ -69,7 +73,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         layers=_layers(m),
         applied=applied.done if applied else (),
         notes=tuple(m.notes),
-        flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *_effect_flags(m)])),
+        flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *effect_flags])),
         versions=_versions(),
         threads=torch.get_num_threads(),
         settle_steps=m.settle_steps,

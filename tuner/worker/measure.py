@@ -169,8 +169,7 @@ class Trial:
         steps = self._steady_steps()
         self.enter(Phase.STEADY)
         with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
-            seconds, tokens, loss = self.steps.window(steps)
-        self.m.step = steps
+            seconds, tokens, loss = self.steps.window(steps, self._at_step)
         _check_finite("loss", loss, f"step {steps} of steady")
         median = statistics.median(seconds)
         self.m.throughput = Throughput(
@@ -183,6 +182,9 @@ class Trial:
         )
         if self.m.compiles:
             self.m.compile_seconds = max(0.0, sum(s - median for s in self._slow_seconds))
+
+    def _at_step(self, number: int) -> None:
+        self.m.step = number
 
     def _steady_steps(self) -> int:
         """Return how many steps make the steady phase as long as it has to be."""

@@ -75,5 +75,5 @@ def _is_active(activity: list[tuple[int, ...]]) -> bool:
 
 
 def _is_rising(held: list[int | None]) -> bool:
-    last = [h for h in held[-QUIET - 1 :] if h is not None]
-    return len(last) > QUIET and all(a < b for a, b in itertools.pairwise(last))
+    last = [h for h in held[-QUIET:] if h is not None]
+    return len(last) == QUIET and all(a < b for a, b in itertools.pairwise(last))

@@ -49,14 +49,18 @@ class Steps:
         self.run(self.batches.longest())
         self.memory.synchronize()
 
-    def window(self, count: int) -> tuple[list[float], int, float]:
-        """Run `count` steps, synchronised once at the end; return the seconds of each, all tokens, the last loss."""
+    def window(self, count: int, done: Callable[[int], None]) -> tuple[list[float], int, float]:
+        """Run `count` steps, synchronised once at the end; return the seconds of each, all tokens, the last loss.
+
+        `done` is told the number of each step that was submitted.
+        """
         tokens, loss = 0, torch.zeros(())
         marks = [self._mark()]
         for index in range(count):
             batch = self.batches.step(index)
             loss = self.run(batch)
             tokens += batch.tokens
+            done(index + 1)
             marks.append(self._mark())
         self.memory.synchronize()
         return [_between(first, second) for first, second in itertools.pairwise(marks)], tokens, float(loss)
