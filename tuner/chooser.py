@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-
-from optuna.trial import Trial
+from functools import cached_property
 
 from strategies.knob import Value
 from tuner import study as studies
@@ -18,6 +17,7 @@ from tuner.record import Role, TrialRecord, worth_another
 from tuner.requests import Requests
 from tuner.space import describe, fingerprint
 from tuner.study import SpaceExhausted, StudyHandle
+from tuner.timing import group
 
 TIME_IS_UP = "the time budget is used up"
 KILL_SECONDS = 5.0
@@ -55,7 +55,7 @@ class Chooser:
         """Why nothing more is launched."""
         self._again = [Proposal(s, self._source(s)) for s in again if s in handle.sampler.space]
         adapter = ledger.study.workload.adapter
-        self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing)
+        self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing, requests.seed)
         self._retried: set[str] = set()
         self._proof_given_up = False
 
@@ -109,20 +109,32 @@ class Chooser:
         if self.must_end("search"):
             self.end = TIME_IS_UP
             return None
+        too_long = self._too_long() - self.handle.known
+        self.handle.known.update(too_long)
         try:
             trial, strategy = studies.ask(self.handle)
         except SpaceExhausted:
-            self.end = f"all {len(self.handle.sampler.space)} strategies of the space are known"
+            known = f"all {len(self.handle.sampler.space)} strategies of the space are known"
+            self.end = "the rest of the time budget is too short for another trial" if too_long else known
             return None
-        if not self._fits_in_time(strategy):
-            self._give_back(trial, strategy)
-            self.end = "the rest of the time budget is too short for another trial"
-            return None
+        finally:
+            self.handle.known.difference_update(too_long)
         return Proposal(strategy, f"sampler: {self.sampler}", trial=trial)
 
-    def _give_back(self, trial: Trial, strategy: dict[str, Value]) -> None:
-        studies.abandon(self.handle, trial)
-        self.handle.known.discard(fingerprint(strategy))
+    def _too_long(self) -> set[str]:
+        """Return the fingerprints for which the time does not suffice any more: others may still end."""
+        groups = [members for example, members in self._groups.values() if not self._fits_in_time(example)]
+        return {member for members in groups for member in members}
+
+    @cached_property
+    def _groups(self) -> dict[tuple[str, str], tuple[dict[str, Value], list[str]]]:
+        """Strategies of the space that are expected to take as long: an example, and the fingerprints of all."""
+        found: dict[tuple[str, str], tuple[dict[str, Value], list[str]]] = {}
+        space = self.handle.sampler.space
+        for print_, position in space.index.items():
+            strategy = space.strategies[position]
+            found.setdefault(group(strategy), (strategy, []))[1].append(print_)
+        return found
 
     def undecided(self, busy: bool) -> Proposal | None:
         """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none."""

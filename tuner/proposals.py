@@ -38,10 +38,13 @@ class Opening:
 
     The references are tried whatever the filters say: without one there is neither a ratio nor
     parity. Recipes are tried where the filters leave them.
+
+    Args:
+        seed: of the data; parity is taken against a reference with the same.
     """
 
-    def __init__(self, space: Space, adapter: str, standing: Standing) -> None:
-        self.space, self.adapter, self.standing = space, adapter, standing
+    def __init__(self, space: Space, adapter: str, standing: Standing, seed: int = 0) -> None:
+        self.space, self.adapter, self.standing, self.seed = space, adapter, standing, seed
         self._steps = self._run()
 
     def next(self) -> Proposal | None:
@@ -62,11 +65,19 @@ class Opening:
 
     def _try(self, strategy: dict[str, Value], source: str, is_reference: bool = False) -> Iterator[Proposal]:
         strategy = canonical(strategy)
-        if self.standing(strategy) is not None:
+        known = self.standing(strategy)
+        if known is not None and not (is_reference and self._is_of_other_data(known)):
             return
         legal = conflict_of(strategy, self.space.target) is None if is_reference else strategy in self.space
         if legal:
             yield Proposal(strategy, source, is_reference)
+
+    def _is_of_other_data(self, record: TrialRecord) -> bool:
+        """Did this reference run with another seed, and no reference with ours? Then nothing could be compared."""
+        found = [self.standing(canonical(complete(recipe.strategy))) for recipe in REFERENCES]
+        return record.outcome is Outcome.OK and not any(
+            r is not None and r.outcome is Outcome.OK and r.seed == self.seed for r in found
+        )
 
     def references_died_of_memory(self) -> bool:
         """Did both references run out of memory?"""

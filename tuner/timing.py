@@ -36,7 +36,7 @@ class Timing:
     def seen(self, record: TrialRecord) -> None:
         """Learn from a launch that came to its own end."""
         if record.outcome not in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
-            self._seconds.setdefault(_group(record.strategy), []).append(record.seconds)
+            self._seconds.setdefault(group(record.strategy), []).append(record.seconds)
 
     def knows(self, strategy: Strategy) -> bool:
         """Has a trial of this kind (`mode_class`) been seen?"""
@@ -44,17 +44,18 @@ class Timing:
 
     def expected(self, strategy: Strategy) -> float:
         """Return the seconds that a trial of `strategy` will likely take, rather too many than too few."""
-        group = _group(strategy)
-        if group in self._seconds:
-            return statistics.median(self._seconds[group][-7:]) * 1.1
-        kind, scope = group
+        found = group(strategy)
+        if found in self._seconds:
+            return statistics.median(self._seconds[found][-7:]) * 1.1
+        kind, scope = found
         alike = [s for (k, _), seconds in self._seconds.items() if k == kind for s in seconds]
         base = statistics.median(alike) if alike else UNKNOWN_SECONDS[kind]
         factor = WHOLE_MODEL if scope == "whole" and kind != "eager" else 1.0
         return base * factor * (SLOW if "max-autotune" in str(strategy["mode"]) else 1.0)
 
 
-def _group(strategy: Mapping[str, object]) -> tuple[str, str]:
+def group(strategy: Mapping[str, object]) -> tuple[str, str]:
+    """Return what the estimate depends on: strategies of one group are expected to take as long."""
     kind = mode_class(strategy)
     slow = "slow " if "max-autotune" in str(strategy["mode"]) else ""
     return kind, slow + ("" if kind == "eager" else str(strategy["scope"]))

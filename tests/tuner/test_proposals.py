@@ -158,3 +158,15 @@ def test_a_launch_that_decided_nothing_is_passed_over() -> None:
         seen += 1
         assert seen < 50
     assert seen > 8
+
+
+def test_a_reference_with_other_data_is_run_again() -> None:
+    table = Table()
+    opened(table=table)
+    space = Space(CARD, default_allowed(CARD, include_slow=False))
+    opening = Opening(space, "lora", table, seed=1)
+    first = opening.next()
+    assert first is not None and first.source == "reference: baseline"
+    table.ends = lambda _: {"seed": 1}
+    table.launch(first)
+    assert opening.next() is None, "one of them is enough, and the recipes are known"

@@ -130,6 +130,13 @@ def test_a_step_that_differs_from_the_reference_is_no_winner(bench: Bench, monke
     assert best is not None and best.strategy["mode"] == "off"
 
 
+def test_another_seed_has_a_reference_of_its_own(bench: Bench) -> None:
+    bench.run(trials=4)
+    found = bench.run(trials=2, seed=7)
+    assert found.heard.sources[:2] == ["baseline", "layer"]
+    assert found.session.search.ledger.reference(7, "another") is not None
+
+
 # How a search ends.
 
 
