@@ -52,10 +52,8 @@ def test_the_largest_micro_batch_by_the_line_through_two_peaks(bench: Bench) -> 
     found = bench.run(trials=10, budget_gb=0.3)
     sizes = [r.strategy["micro_batch"] for r in found.heard.records if r.source == "recipe: checkpointing-largest"]
     # 150 MiB and 30 MiB a sequence under 298 MiB: the line through 1 and 2 says 4.9.
-    assert sizes == [2, 4, 8]
-    assert [r.outcome for r in found.heard.records if r.source == "recipe: checkpointing-largest"] == [
-        *(Outcome.OK, Outcome.OK, Outcome.OOM)
-    ]
+    assert sizes == [2, 4]
+    assert all(r.outcome is Outcome.OK for r in found.heard.records if r.source == "recipe: checkpointing-largest")
 
 
 def test_the_leanest_come_right_after_references_that_died_of_memory(bench: Bench) -> None:
