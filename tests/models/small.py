@@ -20,7 +20,8 @@ class Attention(nn.Module):
         self.proj = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.proj(x))
+        projected: torch.Tensor = self.proj(x)
+        return projected.tanh()
 
 
 class Block(nn.Module):
@@ -34,7 +35,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = x + self.attn(self.attn_norm(x))
-        return x + self.mlp(x)
+        out: torch.Tensor = x + self.mlp(x)
+        return out
 
 
 class Branching(Block):
@@ -44,13 +46,14 @@ class Branching(Block):
         h = x + self.attn(x)
         if h.mean() > 0:  # the break's line
             h = h * 2
-        return h + self.mlp(h)
+        out: torch.Tensor = h + self.mlp(h)
+        return out
 
 
 class Disabled(Block):
     """Asks dynamo to leave it alone."""
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x)
 

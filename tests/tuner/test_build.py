@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ import torch
 import torch._functorch.config
 from torch import nn
 
-from strategies.knob import Stage
+from strategies.knob import Knob, Stage
 from strategies.registry import KNOBS
 from tests.models.small import Attention, Block, Stack
 from tests.tuner.worker.workloads import shaped
@@ -33,6 +33,7 @@ MLP = ("LlamaMLP", "Qwen2MLP", "MistralMLP", "OlmoeSparseMoeBlock")
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     torch._dynamo.reset()
     yield
@@ -140,11 +141,18 @@ def test_a_frozen_model_is_a_conflict() -> None:
 # Stages
 
 
+def _noting(apply_knob: Callable[..., None], stage: Stage, ran: list[Stage]) -> Callable[..., None]:
+    def noted(_knob: Knob, build: Any, value: Any) -> None:
+        ran.append(stage)
+        apply_knob(build, value)
+
+    return noted
+
+
 def test_stages_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[Stage] = []
     for knob in KNOBS:
-        monkeypatch.setattr(type(knob), "apply", lambda self, build, value, done=knob.apply: (  # type: ignore[misc]
-            ran.append(self.stage), done(build, value))[1])
+        monkeypatch.setattr(type(knob), "apply", _noting(knob.apply, knob.stage, ran))
     applied_to(Stack(), mode="default", scope="layer", checkpointing="every-block")
     assert ran == sorted(ran)
     assert {Stage.PROCESS, Stage.WRAP, Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH} == set(ran)
@@ -224,7 +232,7 @@ def test_pefts_own_hook_is_taken_off() -> None:
         def get_input_embeddings(self) -> nn.Module:
             return self.embed
 
-    adapted: Any = get_peft_model(Checkpointing(), LoraConfig(target_modules=["proj"]))  # type: ignore[arg-type]
+    adapted: Any = get_peft_model(Checkpointing(), LoraConfig(target_modules=["proj"]))
     assert [h.__name__ for h in adapted.base_model.model.embed._forward_hooks.values()] == ["make_inputs_require_grad"]
     applied_to(adapted, checkpointing="every-block")
     assert _hooks(adapted) == 0

@@ -18,6 +18,8 @@ from torch import nn
 @pytest.fixture(autouse=True)
 def fresh_dynamo() -> Iterator[None]:
     """No test sees another's graphs, counters or activation memory budget."""
+    # On two cores, with other work beside it, a thread for each makes a step take fifty times as long.
+    torch.set_num_threads(1)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     yield

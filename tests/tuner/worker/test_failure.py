@@ -19,6 +19,7 @@ from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.user_code import UserCodeError
 
 X = torch.ones(2, WIDTH)
+NOTHING: dict[str, int] = {}
 OUT_OF_MEMORY = (
     "CUDA out of memory. Tried to allocate 172.00 MiB. GPU 0 has a total capacity of 139.81 GiB of which 117.98 GiB is "
     "free. 21.69 GiB allowed; Of the allocated memory 20.87 GiB is allocated by PyTorch, and 301.14 MiB is reserved by "
@@ -91,7 +92,8 @@ def test_out_of_memory_inside_a_compiled_region() -> None:
 
     class Refused(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return refused(x * 2)
+            out: torch.Tensor = refused(x * 2)
+            return out
 
     assert failure_of(lambda: compiled(Refused())(X)).failure_class is FailureClass.OOM
 
@@ -220,7 +222,8 @@ def test_anything_else() -> None:
 def test_a_mistake_in_a_compiled_region_is_no_compiler_error() -> None:
     class Mistaken(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + {}["missing"]  # type: ignore[no-any-return]
+            out: torch.Tensor = x + NOTHING["missing"]
+            return out
 
     assert failure_of(lambda: compiled(Mistaken())(X)).failure_class in {FailureClass.OTHER, FailureClass.COMPILE_ERROR}
 

@@ -93,7 +93,7 @@ def test_the_trap_inside_one_whole_region(health: CompileHealth) -> None:
             return {"loss": super().forward(*args, **kwargs)["loss"] * 1.0}
 
     model = Outer()
-    model.forward = functools.partial(checkpoint, model.forward, use_reentrant=False)
+    model.forward = functools.partial(checkpoint, model.forward, use_reentrant=False)  # type: ignore[method-assign]
     model.compile(backend="aot_eager")
     assert compile_fault(observed(health, model, "whole")) is not None
 

@@ -140,12 +140,12 @@ def test_lora_on_a_plain_module() -> None:
 
 
 def test_qlora_is_4_bit_and_no_copy_in_full_precision_remains() -> None:
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
     workload = shaped(adapter=Adapter.QLORA, precision=Precision.BF16_MIXED, config={"hidden_size": 64})
     model: Any = load_model(workload, CPU, 0)
     layers = model.get_base_model().model.layers
-    linears = [m for m in layers.modules() if isinstance(m, Linear4bit)]
+    linears: list[Any] = [m for m in layers.modules() if isinstance(m, Linear4bit)]
     assert len(linears) == 2 * 7
     assert all(m.weight.dtype is torch.uint8 and m.weight.quant_state is not None for m in linears)
     full = [n for n, p in layers.named_parameters() if p.is_floating_point() and p.ndim == 2 and not p.requires_grad]
@@ -265,14 +265,18 @@ def test_a_module_that_is_not_there() -> None:
         load_function("no.such:model")
 
 
-def test_libraries_are_imported_before_the_model_is(tmp_path: Path) -> None:
+def test_a_model_of_the_users_own_imports_no_library() -> None:
     code = (
-        "import sys; from tests.tuner.worker.workloads import shaped, users; "
-        "from tuner.worker.load import import_libraries; "
-        "import_libraries(users()); assert 'transformers' not in sys.modules and 'peft' not in sys.modules; "
-        "import_libraries(shaped(adapter='lora')); assert 'transformers' in sys.modules and 'peft' in sys.modules"
+        "import sys, torch; from tests.tuner.worker.workloads import users; "
+        "from tuner.worker.load import import_libraries, load_model; from tuner.worker.data import Loss; "
+        "import_libraries(users()); model = load_model(users(), torch.device('cpu'), 0); Loss(users(), model); "
+        "assert not {'transformers', 'peft', 'bitsandbytes'} & sys.modules.keys()"
     )
     root = MODELS.parents[2]
     ran = subprocess.run([sys.executable, "-c", code], cwd=root, env={**os.environ}, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    import_libraries(shaped())
+
+
+def test_libraries_are_imported_before_the_phase_of_loading() -> None:
+    import_libraries(shaped(adapter=Adapter.LORA))
+    assert {"transformers.models.auto.modeling_auto", "peft"} <= sys.modules.keys()

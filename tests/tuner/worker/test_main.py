@@ -14,7 +14,7 @@ from tests.tuner.worker.workloads import MODELS, measurement, shaped, users
 from tuner.evidence import compile_fault
 from tuner.protocol import FailureClass, Flag, Kind, Phase, TrialResult
 from tuner.trial_dir import TrialDir
-from tuner.worker.__main__ import make_result
+from tuner.worker.__main__ import main, make_result
 from tuner.worker.measure import Trial
 from tuner.workload import Workload
 
@@ -69,9 +69,9 @@ def test_an_eager_trial(tmp_path: Path, cache: Path) -> None:
 
 
 def test_a_compiled_trial(tmp_path: Path, cache: Path) -> None:
-    """The one real compile of these tests, of two layers that share their code."""
+    """The one real compile of these tests, of two small layers that share their code."""
     strategy = {"mode": "default", "scope": "layer", "checkpointing": "every-block", "micro_batch": 8}
-    _, result = work(tmp_path, cache, shaped(), **strategy)
+    _, result = work(tmp_path, cache, users(), **strategy)
     assert result.failure is None and result.throughput is not None
     assert (result.compile.chosen_modules, result.compile.compiled_modules) == (2, 2)
     assert compile_fault(result.compile) is None
@@ -93,9 +93,15 @@ def test_a_model_function_that_raises(tmp_path: Path, cache: Path) -> None:
     assert trial_dir.read_events().events[-1].phase is Phase.LOAD
 
 
-def test_a_failure_keeps_what_was_measured_before(tmp_path: Path, cache: Path) -> None:
-    _, result = work(tmp_path, cache, users("not_a_number"))
-    assert result.failure is not None
+def test_a_failure_keeps_what_was_measured_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_dir = TrialDir.create(tmp_path, "study", "0")
+    trial_dir.write_request(measurement(users("not_a_number")).request)
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", statuses.append)
+    main(str(trial_dir.path))
+    result = trial_dir.read_result("a-trial")
+    assert statuses == [0]
+    assert isinstance(result, TrialResult) and result.failure is not None
     assert (result.failure.failure_class, result.failure.kind) == (FailureClass.WRONG_RESULT, Kind.NAN)
     assert (result.failure.phase, result.failure.step) == (Phase.FIRST_STEP, 1)
     assert [r.phase for r in result.phases] == [Phase.START, Phase.LOAD]

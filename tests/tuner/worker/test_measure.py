@@ -9,10 +9,11 @@ import torch
 
 from tests.tuner.worker.workloads import measurement, shaped, users
 from tuner.protocol import Event, FailureClass, Flag, Kind, Phase
-from tuner.worker import measure
 from tuner.worker.failure import NotWhatItSays, classify_exception
+from tuner.worker.health import CompileHealth
 from tuner.worker.measure import Trial
 from tuner.worker.measurement import Measurement
+from tuner.worker.memory import Memory
 from tuner.worker.settle import AT_MOST
 from tuner.worker.steps import Steps
 from tuner.workload import Lengths, Precision, Workload
@@ -59,7 +60,7 @@ def test_a_longest_batch_where_lengths_vary() -> None:
 
 
 def test_a_warm_up_trains_nothing(quick_compile: None) -> None:
-    strategy = {"mode": "default", "scope": "layer", "dynamic": "true", "micro_batch": 4}
+    strategy: dict[str, Any] = {"mode": "default", "scope": "layer", "dynamic": "true", "micro_batch": 4}
     warmed = ran(users(), **strategy, warmup_fraction=0.5)
     assert phases(warmed) == [*SHORT[:2], Phase.WARMUP_BATCH, *SHORT[2:]]
     torch._dynamo.reset()
@@ -241,7 +242,7 @@ def test_past_the_recompile_limit(quick_compile: None) -> None:
 
 def test_what_compiles_for_ever_is_unstable(monkeypatch: pytest.MonkeyPatch, quick_compile: None) -> None:
     counts = iter(range(1000))
-    monkeypatch.setattr(measure.CompileHealth, "activity", lambda _: (next(counts), 0))
+    monkeypatch.setattr(CompileHealth, "activity", lambda _: (next(counts), 0))
     made, error = ended(shaped(), mode="default", scope="layer")
     assert error.failure_class is FailureClass.UNSTABLE
     assert made.settle_steps == AT_MOST and f"after {AT_MOST} steps still" in error.detail
@@ -249,7 +250,7 @@ def test_what_compiles_for_ever_is_unstable(monkeypatch: pytest.MonkeyPatch, qui
 
 def test_a_leak_is_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
     held = iter(range(1000))
-    monkeypatch.setattr(measure.Memory, "held", lambda _: next(held))
+    monkeypatch.setattr(Memory, "held", lambda _: next(held))
     _, error = ended(shaped())
     assert (error.failure_class, error.kind) == (FailureClass.UNSTABLE, None)
     assert "memory still rises" in error.detail
@@ -285,7 +286,7 @@ def test_fp16_is_tried_again_with_a_lower_scale(monkeypatch: pytest.MonkeyPatch)
     made = measurement(shaped(precision=Precision.FP16_MIXED))
     trial = Trial(made)
     trial.load()
-    trial.applied._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)  # type: ignore[attr-defined]
+    trial.applied._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
     trial.first_step()
     assert trial.applied.scaler.get_scale() < 2.0**30
     assert made.parity is not None and made.parity.parameter_changed and made.parity.gradient_norm < 1e3

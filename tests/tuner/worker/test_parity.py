@@ -25,7 +25,7 @@ def test_the_sample_is_bounded_and_spread() -> None:
     model = nn.ModuleList(nn.Linear(100, 100) for _ in range(20))
     probe = ParityProbe(model)
     for number, layer in enumerate(model):
-        layer.weight.grad = torch.full_like(layer.weight, float(number))  # type: ignore[arg-type, operator]
+        layer.weight.grad = torch.full_like(layer.weight, float(number))  # type: ignore[arg-type]
     probe.take()
     parity = probe.finish(1.0)
     assert len(parity.gradient) <= SAMPLED_TENSORS * SAMPLED_ELEMENTS
