@@ -65,27 +65,33 @@ class Made:
             seed=0,
             root=Path("studies"),
         )
-        self.chooser = Chooser(
-            **{
-                "handle": self.handle,
-                "ledger": self.ledger,
-                "requests": self.requests,
-                "listener": self.heard,
-                "ends_at": self.clock.now + seconds,
-                "trials": None,
-                "sampler": "random",
-                "again": [],
-                "clock": self.clock,
-            }
-            | changes
-        )
+        usual: dict[str, Any] = {
+            "handle": self.handle,
+            "ledger": self.ledger,
+            "requests": self.requests,
+            "listener": self.heard,
+            "ends_at": self.clock.now + seconds,
+            "trials": None,
+            "sampler": "random",
+            "again": [],
+            "clock": self.clock,
+        }
+        self.chooser = Chooser(**usual | changes)
 
 
 def opening(**changes: Any) -> list[TrialRecord]:
     """Records of all that the opening would propose."""
     lean = {"mode": "default", "checkpointing": "every-block"}
     amb = {**LAYER, "activation_memory_budget": 0.9}
-    strategies = [BASELINE, CHECKPOINTING, LAYER, WHOLE, lean, amb, {**amb, "mode": "reduce-overhead"}]
+    strategies: list[dict[str, Any]] = [
+        BASELINE,
+        CHECKPOINTING,
+        LAYER,
+        WHOLE,
+        lean,
+        amb,
+        {**amb, "mode": "reduce-overhead"},
+    ]
     strategies += [{**LAYER, "checkpointing": "every-block"}]
     strategies += [{**CHECKPOINTING, "micro_batch": n} for n in (2, 4)]
     return [record_of(strategy=s, **{"seconds": 10.0, "limit_bytes": 23 * GIB} | changes) for s in strategies]

@@ -24,7 +24,7 @@ class Table:
 
     def __init__(self, ends: Any = None) -> None:
         self.known: dict[str, TrialRecord] = {}
-        self.ends = ends or (lambda strategy: {})
+        self.ends: Any = ends or (lambda strategy: {})
 
     def __call__(self, strategy: dict[str, Any]) -> TrialRecord | None:
         return self.known.get(fingerprint(strategy))

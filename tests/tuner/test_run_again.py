@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 from tests.fakes import landscape
 from tests.tuner.made import ENVIRONMENT, record_of, result_of, study_of, throughput_of
 from tests.tuner.searching import Answer, Bench, Clock, End, FakeExecutor, Heard, Searched, bench
-from tuner import run_again, session
+from tuner import run_again
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.export import exported
 from tuner.outcome import Outcome
@@ -82,7 +83,7 @@ def run(
 
 
 def searched(bench: Bench, **spec: Any) -> tuple[Searched, ExportedPlan]:
-    found = bench.run(**{"trials": 5} | spec)
+    found = bench.run(**{"trials": 3} | spec)
     leader = found.session.search.ledger.best()
     assert leader is not None
     return found, exported(found.session.study, leader)
@@ -96,8 +97,8 @@ def recorded(study: str) -> list[TrialRecord]:
         storage.close()
 
 
-def bench_folder() -> Any:
-    return session.Path.cwd()
+def bench_folder() -> Path:
+    return Path.cwd()
 
 
 def test_a_run_is_kept_beside_the_study_that_it_came_from(bench: Bench) -> None:
@@ -105,7 +106,9 @@ def test_a_run_is_kept_beside_the_study_that_it_came_from(bench: Bench) -> None:
     record, heard = run(bench, plan)
     assert (record.role, record.number, record.study) == ("run", None, found.session.study.name)
     assert record.outcome is Outcome.OK and record.strategy == plan.strategy
-    assert recorded(plan.study)[-1] == record and heard.begun == [("run", "mode=default, scope=layer", "run")]
+    assert recorded(plan.study)[-1] == record and heard.begun == [
+        ("run", "mode=default, scope=layer, activation_memory_budget=0.9", "run")
+    ]
     assert compare(plan, record).exit_code is ExitCode.DONE
 
 

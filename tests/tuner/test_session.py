@@ -13,6 +13,7 @@ from tests.tuner.fake_nvml import UUID, Entry, FakeNvml, card
 from tests.tuner.searching import Bench, Heard, bench
 from tuner import check, session
 from tuner import device as devices
+from tuner.checklist import disk_item
 from tuner.device import DeviceInfo
 from tuner.errors import MachineError, NothingFits, WrongInput
 from tuner.machine import ChildFacts
@@ -120,7 +121,7 @@ def test_a_machine_that_cannot_run_says_so(bench: Bench, monkeypatch: pytest.Mon
 
 
 def test_a_full_disk_is_said_before_it_is_met(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = session.disk_item(Path()).model_copy(update={"ok": False, "value": "0.10 GiB free", "advice": "tidy up"})
+    full = disk_item(Path()).model_copy(update={"ok": False, "value": "0.10 GiB free", "advice": "tidy up"})
     monkeypatch.setattr(session, "disk_item", lambda _: full)
     with pytest.raises(MachineError, match=r"^disk: 0\.10 GiB free; tidy up"):
         bench.run(trials=1)
