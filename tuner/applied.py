@@ -95,4 +95,3 @@ class Step:
         applied.scaler.step(applied.optimizer)
         applied.scaler.update()
         applied.zero_grad()
-

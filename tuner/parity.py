@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from tuner.protocol import Parity
 from tuner.workload import Precision
 
-
 LARGEST = 0.5
-"""No gradient may differ by more, however deep the model: dropout masks drawn anew differ by 0.7 (facts of 2 layers)."""
+"""No gradient may differ by more, however deep the model: dropout masks drawn anew make it 0.7."""
 
 
 @dataclass(frozen=True, slots=True)

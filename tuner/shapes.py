@@ -1,4 +1,4 @@
-"""The built-in model shapes: Hugging Face configs by name. Weights are random; peaks and speed do not depend on them."""
+"""The built-in model shapes: Hugging Face configs by name, with random weights."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ Prints one JSON object: tokens per second, seconds of each step, peaks of the al
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -26,8 +27,8 @@ parser.add_argument("--device", default="cuda")
 parser.add_argument("--expandable-segments", action="store_true")
 parser.add_argument("--dynamic", action="store_true")
 parser.add_argument("--cap-bytes", type=int)
-parser.add_argument("--steps", type=int, default=6)
-parser.add_argument("--warm", type=int, default=4)
+parser.add_argument("--steps", type=int, default=5)
+parser.add_argument("--warm", type=int, default=3)
 args = parser.parse_args()
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
@@ -123,12 +124,12 @@ if cuda:
         step()
         event.record()
     wait()
-    seconds = [a.elapsed_time(b) / 1000 for a, b in zip(events, events[1:], strict=False)]
+    seconds = [a.elapsed_time(b) / 1000 for a, b in itertools.pairwise(events)]
 else:
     for _ in range(args.steps):
         step()
         marks.append(time.perf_counter())
-    seconds = [b - a for a, b in zip(marks, marks[1:], strict=False)]
+    seconds = [b - a for a, b in itertools.pairwise(marks)]
 print(
     json.dumps(
         {

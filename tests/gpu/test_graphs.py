@@ -34,9 +34,7 @@ def workload_of(adapter: Adapter) -> Workload:
     )
 
 
-def trained(
-    workload: Workload, strategy: dict[str, str], preallocate: bool = True
-) -> tuple[Applied, list[float]]:
+def trained(workload: Workload, strategy: dict[str, str], preallocate: bool = True) -> tuple[Applied, list[float]]:
     """Train some steps of eight micro-batches; return the total gradient norm of each step."""
     torch._dynamo.reset()
     device = torch.device("cuda", 0)

@@ -13,6 +13,7 @@ from torch import nn
 
 from tuner.protocol import CompileReport, GraphBreak
 from tuner.worker.coverage import Coverage, observe
+from tuner.worker.partition import capture_plans
 
 _SITE = re.compile(r'(?:from user code at|Graph break in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)')
 _REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(.+)")
@@ -57,7 +58,7 @@ class CompileHealth:
         if enabled:
             self._listen()
             if wants_plan:
-                _capture_plans(self._plans)
+                capture_plans(self._plans)
 
     def _listen(self) -> None:
         import torch._dynamo
@@ -125,29 +126,3 @@ def _recorded_graphs() -> int:
         return 0
     # An itertools.count shows its next value in its repr alone.
     return int(re.sub(r"\D", "", repr(manager.graph_counter)) or 0)
-
-
-def _capture_plans(plans: list[dict[str, Any]]) -> None:
-    """Keep what the partitioner chose for the activation memory budget.
-
-    torch has it in a structured trace (``min_cut_information``) with the whole joint graph around
-    it; only its few figures are taken, at the place where the trace would be written. A compile
-    that comes from the cache has none.
-    """
-    from torch._functorch import partitioners
-
-    if not hasattr(partitioners, "create_structured_trace_for_min_cut_info"):
-        return
-
-    def keep(*_graph: Any, **given: Any) -> None:
-        wanted = (
-            "memory_budget", "min_act_size", "max_act_size", "saved_values_act_size", "expected_runtime",
-            "more_aggressive_saved_values_mem_ratio", "aggressive_recomputation_saved_values_mem_ratio",
-        )  # fmt: skip
-        plan: dict[str, Any] = {name: float(given[name]) for name in wanted if given.get(name) is not None}
-        plan["recomputed_nodes"] = len(given.get("recomputable_node_idxs", ()))
-        plan["saved_nodes"] = len(given.get("saved_node_idxs", ()))
-        plans.append(plan)
-
-    partitioners.create_structured_trace_for_min_cut_info = keep
-    partitioners.AOT_PARTITIONER_DEBUG = True

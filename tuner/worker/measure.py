@@ -188,7 +188,7 @@ class Trial:
 
     def _steady_steps(self) -> int:
         """Return how many steps make the steady phase as long as it has to be."""
-        typical = statistics.median(self._slow_seconds[-QUIET :])
+        typical = statistics.median(self._slow_seconds[-QUIET:])
         request = self.request
         steps = max(
             request.steady_steps,
