@@ -36,8 +36,9 @@ def main(path: str) -> int:
 
     measurement = Measurement(request=request, emit=trial_dir.append_event, phase_started=started)
     failure: Failure | None = None
+    trial = Trial(measurement)
     try:
-        Trial(measurement).run()
+        trial.run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
         fullgraph = bool(request.strategy["fullgraph"])
         # What measuring itself finds belongs to the step that has ended, all else to the one in progress.
@@ -45,6 +46,7 @@ def main(path: str) -> int:
         step = ended if isinstance(error, NotWhatItSays) else ended + 1
         failure = classify_exception(error, measurement.phase, step, fullgraph)
         print(failure.traceback, file=sys.stderr, flush=True)
+        trial.end_failed_phase()
     trial_dir.write_result(make_result(request, measurement, failure))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -89,6 +89,13 @@ class Trial:
             )
         )
 
+    def end_failed_phase(self) -> None:
+        """Record the peaks of the phase that an exception ended; how far it came is what a person asks."""
+        try:
+            self.end_phase()
+        except RuntimeError as error:  # a device error that stays: nothing answers any more
+            self.m.notes.append(f"the device did not answer after the failure ({type(error).__name__})")
+
     def load(self) -> None:
         """Put the model on the device, and the strategy on the model."""
         import_libraries(self.request.workload)

@@ -89,7 +89,7 @@ def test_a_model_function_that_raises(tmp_path: Path, cache: Path) -> None:
     assert (failure.failure_class, failure.phase) == (FailureClass.USER_CODE, Phase.LOAD)
     assert failure.detail == f"{MODELS}:raises raised KeyError: 'no such\\nkey'"
     assert "in raises" in failure.traceback
-    assert [r.phase for r in result.phases] == [Phase.START]
+    assert [r.phase for r in result.phases] == [Phase.START, Phase.LOAD]
     assert trial_dir.read_events().events[-1].phase is Phase.LOAD
 
 
@@ -104,7 +104,9 @@ def test_a_failure_keeps_what_was_measured_before(tmp_path: Path, monkeypatch: p
     assert isinstance(result, TrialResult) and result.failure is not None
     assert (result.failure.failure_class, result.failure.kind) == (FailureClass.WRONG_RESULT, Kind.NAN)
     assert (result.failure.phase, result.failure.step) == (Phase.FIRST_STEP, 1)
-    assert [r.phase for r in result.phases] == [Phase.START, Phase.LOAD]
+    # The phase that failed is there too: how far memory came is what a person asks of an out-of-memory.
+    assert [r.phase for r in result.phases] == [Phase.START, Phase.LOAD, Phase.FIRST_STEP]
+    assert result.phases[-1].device_bytes
     assert result.parity is not None and result.parameters
 
 
