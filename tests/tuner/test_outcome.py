@@ -89,7 +89,7 @@ def test_the_parents_reasons(reason: KillReason, outcome: Outcome) -> None:
     assert expected.get(reason, "settle, after step 3") in verdict.detail
 
 
-@pytest.mark.parametrize("failure_class", set(FailureClass) - {FailureClass.USER_CODE, FailureClass.OTHER})
+@pytest.mark.parametrize("failure_class", sorted(set(FailureClass) - {FailureClass.USER_CODE, FailureClass.OTHER}))
 def test_failures_by_class(failure_class: FailureClass) -> None:
     verdict = classify(attempt(result=failed(failure_class, kind=Kind.RECOMPILE_LIMIT), exit_code=1))
     assert verdict.outcome == Outcome(failure_class.value)
