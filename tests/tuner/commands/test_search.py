@@ -93,7 +93,8 @@ def test_a_search_as_a_person_sees_it() -> None:
     code, out, err = tuner(*COMMAND, "--trials", "6")
     assert (code, err) == (0, "")
     assert "assumed: model tiny, adapter full, precision 32-true, seq-len 128, random weights" in out
-    assert len(re.findall(r"  ok: ", out)) >= 7 and "proved in" in out
+    assert len(re.findall(r"  ok: ", out)) >= 7
+    assert "proved in a fresh process" in " ".join(out.split())  # lines are cut at 80 columns
     assert re.search(r"tuner export --study \S+ -o best\.yaml", out)
     assert [row[:3] for row in rows()] == [*((n, "search", "ok") for n in range(6)), (None, "proof", "ok")]
     # Plain SQL answers what every trial took in its first step.
