@@ -25,13 +25,20 @@ _COMPLAINT = re.compile(
 """What allocators say (torch, CUDA, cuBLAS, C++, the host); never what merely names an allocation."""
 
 
+_NOT_MEMORY = re.compile(
+    r"\b(import|modulenotfound)error\b | static[ ]tls | \b(ports?|sockets?|pty|pseudo-?terminals?)\b",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What is refused besides memory, in the same words: a library that cannot be loaded, a port."""
+
+
 def memory_complaint(text: str) -> str | None:
     """Return the last line of `text` in which an allocator complains; None: there is none.
 
     Indented lines are passed over: they are the source lines of a traceback, and say nothing of this run.
     """
     said = [line.rstrip() for line in text.splitlines() if not line.startswith((" ", "\t"))]
-    complaints = [line for line in said if _COMPLAINT.search(line)]
+    complaints = [line for line in said if _COMPLAINT.search(line) and not _NOT_MEMORY.search(line)]
     return complaints[-1][:200] if complaints else None
 
 

@@ -12,7 +12,7 @@ from tuner.protocol import Parity
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
-from tuner.verdict import MEMORY, dies_while_loading, leanest_died
+from tuner.verdict import dies_while_loading, is_of_memory, leanest_died
 
 ALIKE = 3
 """Recipes that must have ended as the references did before a search stops for it."""
@@ -112,11 +112,11 @@ class Ledger:
         if len(tried) < ALIKE:
             return None
         found = [self.standing(s) for s in (*(canonical(complete(r.strategy)) for r in REFERENCES), *tried)]
-        causes = {None if r is None else (r.outcome, r.kind) for r in found}
+        causes = {None if r is None or is_of_memory(r) else (r.outcome, r.kind) for r in found}
         if len(causes) != 1 or (cause := causes.pop()) is None:
             return None
         outcome, kind = cause
-        if outcome is Outcome.OK or outcome in MEMORY:
+        if outcome is Outcome.OK:
             return None
         return outcome + (f" ({kind})" if kind else "")
 

@@ -11,7 +11,7 @@ from strategies.recipes import REFERENCES, Recipe, complete, leanest, recipes
 from tuner.outcome import Outcome
 from tuner.record import Role, TrialRecord
 from tuner.space import Space, canonical, conflict_of
-from tuner.verdict import MEMORY
+from tuner.verdict import is_of_memory
 
 NEAR = 1.15
 """How far above the predicted largest micro-batch one is still tried: the line is not exact."""
@@ -82,7 +82,7 @@ class Opening:
     def references_died_of_memory(self) -> bool:
         """Did both references run out of memory?"""
         found = [self.standing(canonical(complete(recipe.strategy))) for recipe in REFERENCES]
-        return all(record is not None and record.outcome in MEMORY for record in found)
+        return all(record is not None and is_of_memory(record) for record in found)
 
     def _largest(self, recipe: Recipe) -> Iterator[Proposal]:
         """The largest micro-batch that fits: two points, the line through their peaks, then steps down or up."""

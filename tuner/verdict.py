@@ -8,7 +8,7 @@ from strategies.knob import COMPILE_OFF
 from strategies.recipes import complete, leanest
 from tuner.errors import ExitCode
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
+from tuner.protocol import Kind, Phase
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.space import fingerprint
 
@@ -34,9 +34,20 @@ def verdict(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
 
 
 def dies_while_loading(study: StudyRecord, records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Return a record that ran out of memory before any knob could matter; None: there is none."""
+    """Return a record that ran out of memory before any knob could matter; None: there is none.
+
+    One that was only suspected ends no search: it is read from a log, and a library that cannot be
+    loaded says much the same.
+    """
     known = standing(records, study.limit_bytes).values()
-    return next((r for r in known if r.outcome is Outcome.OOM and r.phase in BEFORE_ANY_KNOB), None)
+    dead = (r for r in known if r.outcome is Outcome.OOM and r.phase in BEFORE_ANY_KNOB)
+    return next((r for r in dead if r.kind is not Kind.SUSPECTED), None)
+
+
+def is_of_memory(record: TrialRecord) -> bool:
+    """Did memory alone decide it? Not said of what was only suspected before the model was there."""
+    guessed = record.kind is Kind.SUSPECTED and record.phase in BEFORE_ANY_KNOB
+    return record.outcome in MEMORY and not guessed
 
 
 def leanest_died(study: StudyRecord, records: Iterable[TrialRecord], eager_only: bool = False) -> bool:
@@ -44,5 +55,5 @@ def leanest_died(study: StudyRecord, records: Iterable[TrialRecord], eager_only:
     wanted = [complete(recipe.strategy) for recipe in leanest(study.workload.adapter)]
     if eager_only:
         wanted = [strategy for strategy in wanted if strategy["mode"] == COMPILE_OFF]
-    dead = {name for name, r in standing(records, study.limit_bytes).items() if r.outcome in MEMORY}
+    dead = {name for name, r in standing(records, study.limit_bytes).items() if is_of_memory(r)}
     return all(fingerprint(strategy) in dead for strategy in wanted)

@@ -134,3 +134,12 @@ def test_a_record_more_costs_a_moment_at_two_thousand() -> None:
     for _ in range(100):
         known.best()
     assert time.perf_counter() - began < 0.01, "while a trial runs it is asked for twenty times a second"
+
+
+def test_an_out_of_memory_that_is_only_suspected_before_the_model_is_a_cause_like_others() -> None:
+    guessed: dict[str, Any] = {"phase": Phase.START, "kind": Kind.SUSPECTED, "limit_bytes": 23 * GIB}
+    one = ledger(record_of(Outcome.OOM, **guessed), space=SPACE)
+    assert one.nothing_fits() is None and one.nothing_left_to_try() is None
+    tried = [s for s in one._recipes() if s in SPACE][:3]
+    all_ = ledger(*(record_of(Outcome.OOM, s, **guessed) for s in (BASELINE, CHECKPOINTING, *tried)), space=SPACE)
+    assert "all ended with oom (suspected)" in (all_.nothing_left_to_try() or "")

@@ -154,6 +154,10 @@ def test_what_allocators_say(line: str) -> None:
         "failed to parse PYTORCH_CUDA_ALLOC_CONF",
         "RuntimeError: no room left in the memory format table",
         "FAILED to connect",
+        "ImportError: libgomp.so.1: cannot allocate memory in static TLS block",
+        "OSError: libc10.so: cannot allocate memory in static TLS block",
+        "ModuleNotFoundError: No module named 'insufficient memory'",
+        "RuntimeError: failed to allocate a port in memory range",
     ],
 )
 def test_what_only_names_an_allocation(line: str) -> None:

@@ -8,7 +8,7 @@ from strategies.recipes import leanest
 from tests.tuner.made import WORKLOAD, record_of, study_of
 from tuner.errors import ExitCode
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
+from tuner.protocol import Kind, Phase
 from tuner.units import GIB
 from tuner.verdict import dies_while_loading, leanest_died, verdict
 from tuner.workload import Adapter
@@ -63,3 +63,11 @@ def test_what_died_under_a_lower_limit_says_nothing() -> None:
     smaller = {"limit_bytes": 10 * GIB, "cap_bytes": 9 * GIB}
     assert verdict(study_of(), [dead({}, phase=Phase.LOAD, **smaller)]) is ExitCode.NO_VERDICT
     assert verdict(study_of(), [dead(EAGER, **smaller), dead(WHOLE, **smaller)]) is ExitCode.NO_VERDICT
+
+
+def test_what_is_only_suspected_before_the_model_is_there_ends_nothing() -> None:
+    guessed: dict[str, Any] = {"phase": Phase.START, "kind": Kind.SUSPECTED}
+    assert dies_while_loading(study_of(), [dead({}, **guessed)]) is None
+    assert verdict(study_of(), [dead({}, **guessed)]) is ExitCode.NO_VERDICT
+    assert not leanest_died(study_of(), [dead(EAGER, **guessed), dead(WHOLE, **guessed)])
+    assert leanest_died(study_of(), [dead(EAGER, kind=Kind.SUSPECTED), dead(WHOLE, kind=Kind.SUSPECTED)])
