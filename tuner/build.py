@@ -16,7 +16,7 @@ from strategies.knob import GRAPH_MODES, CompilePlan, Knob, Stage, Strategy
 from strategies.registry import KNOBS
 from tuner.applied import Applied, Step
 from tuner.errors import WrongInput
-from tuner.layers import BuildConflict, decoder_layers, make_traceable, scope_modules
+from tuner.layers import BuildConflict, decoder_layers, make_traceable, scope_modules, switch_cache_off
 from tuner.space import canonical
 from tuner.workload import Workload
 
@@ -74,6 +74,7 @@ def apply(
         plan = Plan(strategy=exported.strategy, workload=exported.workload)
     build = ModelBuild(model, plan)
     build.check_process()
+    build.switch_cache_off()
     build.switch_own_checkpointing_off()
     for stage in (Stage.WRAP, Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
         build.run_stage(stage)
@@ -125,6 +126,11 @@ class ModelBuild:
                 if _INPUT_GRAD_HOOK.search(getattr(hook, "__name__", "")):
                     del hooks[handle]
                     self.done.append(f"took the requires_grad_ hook off {type(module).__name__}")
+
+    def switch_cache_off(self) -> None:
+        """Train without a KV cache, whatever the strategy."""
+        if switch_cache_off(self.model):
+            self.done.append("switched the KV cache off (config.use_cache): training has no use for it")
 
     def switch_own_checkpointing_off(self) -> None:
         """Leave checkpointing to the strategy: a transformers model that already does it would do it twice."""

@@ -67,6 +67,20 @@ def scope_modules(model: nn.Module, scope: str) -> Sequence[nn.Module]:
     return found
 
 
+def switch_cache_off(model: nn.Module) -> bool:
+    """Set `use_cache` of the model's configs to False; return whether one was on.
+
+    Training has no use for a KV cache. Under a compiled layer it is worse: dynamo guards the length of
+    the cache's list, which grows with each layer, so that after eight layers the recompile limit is
+    reached and the rest runs eager. `generate` asks for its cache by `generation_config`, which stays.
+    """
+    configs = {id(c): c for m in model.modules() if (c := getattr(m, "config", None)) is not None}
+    found = [c for c in configs.values() if getattr(c, "use_cache", False) is True]
+    for config in found:
+        config.use_cache = False
+    return bool(found)
+
+
 def make_traceable(module: nn.Module) -> None:
     """Give a module of torch's own, such as an `nn.Sequential`, a `forward` that dynamo traces.
 

@@ -253,6 +253,28 @@ def test_transformers_own_checkpointing_is_switched_off() -> None:
     assert any("own checkpointing off" in sentence for sentence in applied.done)
 
 
+@pytest.mark.parametrize("adapter", [Adapter.FULL, Adapter.LORA])
+def test_a_model_with_its_cache_on_is_one_graph_for_all_layers(
+    monkeypatch: pytest.MonkeyPatch, adapter: Adapter
+) -> None:
+    # With a KV cache dynamo compiles each layer anew, up to its limit of eight.
+    compile_in_place: Callable[..., Any] = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda m, *, mode, **o: compile_in_place(m, backend="eager", **o))
+    workload = shaped(config={"num_hidden_layers": 10}, adapter=adapter)
+    model: Any = load_model(workload, CPU, 0)
+    getattr(model, "get_base_model", lambda: model)().config.use_cache = True  # as transformers has it
+    torch._dynamo.utils.counters.clear()
+    applied = applied_to(model, workload, mode="default", scope="layer")
+    ids = torch.randint(0, 64, (8, 16))
+    with applied.step() as step:  # the README's loop
+        for rows in ids.split(applied.micro_batch):
+            with applied.forward():
+                loss = model(input_ids=rows, labels=rows).loss / applied.accumulation
+            step.backward(loss)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert any("KV cache" in sentence for sentence in applied.done)
+
+
 # Steps
 
 
