@@ -62,6 +62,8 @@ class BaseLine:
 
     used_bytes: int
     processes: tuple[CardProcess, ...] = ()
+    held_bytes: int = 0
+    """`used_bytes` without the driver's own share: total less free, as CUDA counts."""
 
     @property
     def graphics_bytes(self) -> int:
@@ -117,7 +119,7 @@ def processes(uuid: str) -> list[CardProcess]:
 def read_base_line(uuid: str) -> BaseLine:
     """Return what is in use on a card now."""
     card = Card(uuid)
-    return BaseLine(card.used_bytes(), tuple(card.processes()))
+    return BaseLine(card.used_bytes(), tuple(card.processes()), card.held_bytes())
 
 
 def compare(start: BaseLine, now: BaseLine) -> Drift:

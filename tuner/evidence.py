@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from tuner.protocol import Attempt, CompileReport, Failure, Flag, Phase
+from tuner.protocol import Attempt, CompileReport, Failure, Flag, Phase, PhaseRecord
 
 _COMPLAINT = re.compile(
     r"""
@@ -98,8 +98,22 @@ def peak_phase(attempt: Attempt) -> Phase | None:
 def _peaks(attempt: Attempt) -> dict[Phase, int]:
     peaks = dict.fromkeys(Phase, 0) | attempt.device_peaks
     for record in attempt.result.phases if attempt.result else ():
-        peaks[record.phase] = max(peaks[record.phase], record.device_bytes or 0)
+        peaks[record.phase] = phase_device_bytes(attempt, record) or 0
     return {phase: size for phase, size in peaks.items() if size}
+
+
+def phase_device_bytes(attempt: Attempt, record: PhaseRecord) -> int | None:
+    """Return the most memory that the trial took in the phase of `record`; None: nobody saw it.
+
+    On a card a worker sees all that is in use, a desktop's share included: the parent's samples,
+    less the base line, go before its figure. Where there is none the base line of the launch is taken off.
+    """
+    sampled, own = attempt.device_peaks.get(record.phase), record.device_bytes
+    if attempt.request.device_type == "cpu":
+        return max(sampled or 0, own or 0) or None
+    if sampled is not None or own is None:
+        return sampled
+    return max(0, own - (attempt.request.base_line_bytes or 0))
 
 
 def compile_fault(report: CompileReport) -> str | None:

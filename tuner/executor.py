@@ -180,6 +180,7 @@ class LocalExecutor:
         drift = devices.compare(self._start, base)
         if drift.clean or self._shared_card:
             request = self._lowered(trial.request, drift.graphics_bytes)
+            request = request.model_copy(update={"base_line_bytes": base.held_bytes})
             self._launch(trial, request, CardMeter(self._device.uuid, base, ignore_others=self._shared_card))
             return None
         return _not_launched(trial, KillReason.FOREIGN, drift.foreign) if self._waited(trial) else None

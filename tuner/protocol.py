@@ -58,6 +58,8 @@ class Flag(StrEnum):
     """A knob changed nothing; the detail names it."""
     EMULATED = "emulated"
     """Measured on a larger card under the cap."""
+    UNCHECKED = "unchecked"
+    """Loss and gradients were not compared with a reference's."""
     SHARED_CARD = "shared_card"
     COLD = "cold"
     """The compile cache was empty when the worker started."""
@@ -191,6 +193,10 @@ class TrialRequest(Frozen):
     """Variables set before torch is imported: PROCESS knobs, threads, caches."""
     deadlines: dict[Phase, float] = Field(default_factory=dict)
     """Seconds that each phase may take."""
+    base_line_bytes: int | None = None
+    """On a card: what others held when the worker was launched, as CUDA counts (total less free)."""
+    role: str = "search"
+    """Why it is launched, as in `TrialRecord.role`."""
     steady_steps: int = 5
     steady_micro_batches: int = 20
     steady_seconds: float = 3.0
@@ -248,16 +254,20 @@ class Environment(Frozen):
     driver: str | None = None
     versions: dict[str, str]
     """Of torch, transformers, peft and bitsandbytes."""
+    threads: int | None = None
+    """Of a worker, on a CPU, where the speed depends on them; None on a card, and in records from before."""
 
     def key(self, workload: Workload) -> str:
         """Return the key under which records of `workload` in this environment are comparable."""
-        parts = {
+        parts: dict[str, Any] = {
             "workload": workload.digest(),
             "device": self.device_name,
             "device_type": self.device_type,
             "versions": {n: self.versions.get(n) for n in ("torch", "transformers", "peft", "bitsandbytes")},
             "protocol": PROTOCOL_VERSION,
         }
+        if self.device_type == "cpu" and self.threads is not None:
+            parts["threads"] = self.threads
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

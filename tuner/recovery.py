@@ -21,7 +21,8 @@ SOURCE = "recovered"
 def recover(number: int, requests: Requests, ledger: Ledger) -> TrialRecord | None:
     """Return the record of trial `number`, made from what its worker left; None: it left none that says enough.
 
-    The parent's own samples of the device died with it; the worker's figures stand alone.
+    The parent's own samples of the device died with it; the worker's figures stand alone, less the
+    base line that the request has.
     """
     folder = _latest(requests.root / requests.study, str(number))
     request = None if folder is None else _request(folder)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from strategies.knob import COMPILE_OFF, Value
 from tuner import build
+from tuner.evidence import phase_device_bytes
 from tuner.host import worker_threads
 from tuner.limits import DeviceType, Limits, cap
 from tuner.outcome import Outcome, Verdict
@@ -51,7 +52,9 @@ class Requests:
         """Make the folder of a trial."""
         return TrialDir.create(self.root, self.study, name)
 
-    def make(self, strategy: dict[str, Value], folder: TrialDir, cold: bool = False) -> TrialRequest:
+    def make(
+        self, strategy: dict[str, Value], folder: TrialDir, cold: bool = False, *, role: Role = "search"
+    ) -> TrialRequest:
         """Return the request of a strategy; `cold`: with an empty compile cache of its own."""
         own_cache = cold or self.cold
         threads = str(worker_threads())
@@ -81,6 +84,7 @@ class Requests:
             cache_dir=str((folder.path / "compile-cache" if own_cache else self.cache_dir).resolve()),
             environment=environment | build.environment(strategy),
             deadlines=self.deadlines,
+            role=role,
         )
 
     def cap_bytes(self, strategy: dict[str, Value]) -> int | None:
@@ -135,12 +139,9 @@ class Requests:
 
 
 def _with_samples(attempt: Attempt) -> TrialResult | None:
-    """Return the worker's result with the parent's samples of the device laid over its own figures."""
+    """Return the worker's result with what the parent knows of the device in place of its own figures."""
     result = attempt.result
     if result is None:
         return None
-    phases = tuple(
-        p.model_copy(update={"device_bytes": max(p.device_bytes or 0, attempt.device_peaks.get(p.phase, 0)) or None})
-        for p in result.phases
-    )
+    phases = tuple(p.model_copy(update={"device_bytes": phase_device_bytes(attempt, p)}) for p in result.phases)
     return result.model_copy(update={"phases": phases})

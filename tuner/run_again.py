@@ -76,7 +76,7 @@ def run_plan(
         ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
         requests.learn(ledger.records)
         folder = requests.folder("run")
-        request = requests.make(dict(plan.strategy), folder)
+        request = requests.make(dict(plan.strategy), folder, role="run")
         listener.started(study, bench.notes, 1, None)
         listener.trial_started("run", plan.strategy, "run")
         with make_executor(bench, spec, environment) as executor:

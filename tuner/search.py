@@ -107,7 +107,7 @@ class Search:
             trial, _ = studies.ask(self.handle, proposal.strategy)
         name = str(trial.number) if trial is not None else proposal.role
         folder = self.requests.folder(name)
-        request = self.requests.make(proposal.strategy, folder, cold=proposal.role == "proof")
+        request = self.requests.make(proposal.strategy, folder, cold=proposal.role == "proof", role=proposal.role)
         self.listener.trial_started(
             trial.number if trial is not None else proposal.role, proposal.strategy, proposal.source
         )

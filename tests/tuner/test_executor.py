@@ -142,6 +142,14 @@ def test_a_trial_on_a_card(card: FakeNvml, open_executor: Open, folder: TrialDir
     assert classify(attempt).outcome is Outcome.OK and not attempt.shared_card
 
 
+def test_what_others_hold_at_launch_is_in_the_request(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
+    executor = open_executor(list_cards()[0])
+    card.used, card.graphics = IDLE + 2 * GIB, [Entry(99, 2 * GIB)]
+    executor.submit(on_card(), folder)
+    assert folder.read_request().base_line_bytes == 2 * GIB, "without the driver's own share, as CUDA counts"
+    poll_until_done(executor)
+
+
 def test_a_card_that_is_not_clean_is_waited_for(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
     executor = open_executor(list_cards()[0], wait_s=5)
     card.used = IDLE + 2 * GIB

@@ -12,6 +12,7 @@ from tests.fakes import landscape
 from tests.tuner.made import WORKLOAD, study_of
 from tests.tuner.searching import Bench, End, bench
 from tests.tuner.test_requests import on_cpu
+from tests.tuner.test_requests import requests as on_card
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
 from tuner.protocol import Event, Phase, TrialResult
@@ -146,3 +147,11 @@ def test_a_recovered_record_is_told_and_known(bench: Bench) -> None:
     first = again.session.search.handle.trials()[0]
     assert first.value == landscape.speed(LAYER) and first.user_attrs["source"] == "recovered"
     assert again.heard.begun[-1] == ("proof", "mode=default, scope=layer", "recovered")
+
+
+def test_a_recovered_peak_is_less_the_base_line(tmp_path: Path) -> None:
+    makes = on_card(tmp_path)
+    folder = left(makes, phases=[{"phase": "steady", "seconds": 3.0, "device_bytes": 9 * GIB}])
+    folder.write_request(folder.read_request().model_copy(update={"base_line_bytes": 2 * GIB}))
+    record = found(makes)
+    assert record is not None and record.peak_device_bytes == 7 * GIB

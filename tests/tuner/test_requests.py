@@ -159,3 +159,30 @@ def test_a_record_of_a_worker_that_said_nothing(tmp_path: Path) -> None:
 def test_a_folder_is_never_used_twice(tmp_path: Path, name: str) -> None:
     makes = requests(tmp_path)
     assert [makes.folder(name).path.name for _ in range(3)] == [name, f"{name}.1", f"{name}.2"]
+
+
+@pytest.mark.parametrize(("base_line", "expected"), [(2 * GIB, (3 * GIB, 6 * GIB)), (None, (5 * GIB, 6 * GIB))])
+def test_a_desktop_is_not_in_the_peaks_of_a_card(
+    tmp_path: Path, base_line: int | None, expected: tuple[int, int]
+) -> None:
+    makes = requests(tmp_path)
+    asked = makes.make(LAYER, makes.folder("0")).model_copy(update={"base_line_bytes": base_line})
+    phases = (
+        PhaseRecord(phase=Phase.LOAD, seconds=1, device_bytes=5 * GIB),
+        PhaseRecord(phase=Phase.STEADY, seconds=3, device_bytes=8 * GIB),
+    )
+    # Nobody sampled `load`; the worker sees the whole card, the parent what is above the base line.
+    tried = attempt(
+        asked,
+        result=result(asked.trial_uuid, phases=phases, compile=CompileReport(graphs=1)),
+        device_peaks={Phase.STEADY: 6 * GIB},
+    )
+    record = makes.record(tried, classify(tried), role="search", source="", number=0)
+    assert record.result is not None and record.peak_device_bytes == 6 * GIB
+    assert tuple(p.device_bytes for p in record.result.phases) == expected
+
+
+def test_a_request_says_why_it_is_launched(tmp_path: Path) -> None:
+    makes = requests(tmp_path)
+    assert makes.make(LAYER, makes.folder("0")).role == "search"
+    assert makes.make(LAYER, makes.folder("proof"), cold=True, role="proof").role == "proof"
