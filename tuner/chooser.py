@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -22,6 +23,8 @@ from tuner.timing import group
 TIME_IS_UP = "the time budget is used up"
 KILL_SECONDS = 5.0
 """What it takes to end a trial, and all that it started, before a proof can begin."""
+PROOFS_AT_MOST = 2
+"""Of one strategy in one search: a proof that crashed is tried once more."""
 COLD = 1.1
 """A proof against the longest run of its strategy so far."""
 
@@ -57,6 +60,8 @@ class Chooser:
         adapter = ledger.study.workload.adapter
         self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing, requests.seed)
         self._retried: set[str] = set()
+        self._proofs: Counter[str] = Counter()
+        """Proofs asked for, by fingerprint."""
         self._proof_given_up = False
 
     def _source(self, strategy: dict[str, Value]) -> str:
@@ -156,6 +161,10 @@ class Chooser:
         if self._proof_seconds(leader) / COLD > self.seconds_left():  # the margin is for keeping time back
             self.give_up_proof("no time is left for a proof")
             return None
+        if self._proofs[leader.fingerprint] == PROOFS_AT_MOST:
+            self.give_up_proof("the proof decided nothing")
+            return None
+        self._proofs[leader.fingerprint] += 1
         return Proposal(leader.strategy, leader.source, role="proof")
 
     def give_up_proof(self, why: str) -> None:

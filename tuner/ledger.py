@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from strategies.knob import Value
 from strategies.recipes import REFERENCES, complete, recipes
 from strategies.registry import KNOBS
 from tuner.outcome import Outcome
-from tuner.protocol import Parity
+from tuner.protocol import Parity, Phase
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
@@ -26,6 +26,7 @@ class Ledger:
         equivalent: is told each fingerprint that is known to give the same as one that ran.
         eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
         space: what may be proposed; None: nothing is, by a `run`.
+        deadlines: seconds by phase of what is launched now; None: as those that timed out had.
     """
 
     def __init__(
@@ -36,10 +37,12 @@ class Ledger:
         *,
         eager_only: bool = False,
         space: Space | None = None,
+        deadlines: Mapping[Phase, float] | None = None,
     ) -> None:
         self.study, self.eager_only, self.space = study, eager_only, space
         self.records: list[TrialRecord] = []
         self.timing = Timing()
+        self._deadlines = deadlines
         self._equivalent = equivalent
         self._standing: dict[str, TrialRecord] = {}
         self._launches: dict[str, list[TrialRecord]] = {}
@@ -56,7 +59,7 @@ class Ledger:
         # Only this strategy's own records can change what stands for it.
         same = self._launches.setdefault(record.fingerprint, [])
         same.append(record)
-        self._standing |= standing(same, self.study.limit_bytes)
+        self._standing |= standing(same, self.study.limit_bytes, self._deadlines)
         self._know_equivalents(record)
 
     def standing(self, strategy: dict[str, Value]) -> TrialRecord | None:

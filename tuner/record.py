@@ -129,20 +129,44 @@ def worth_another(record: TrialRecord, *, limit_bytes: int, cap_bytes: int | Non
     return record.outcome is Outcome.OOM and record.needed_bytes is not None and record.needed_bytes <= cap_bytes
 
 
-def standing(records: Iterable[TrialRecord], limit_bytes: int) -> dict[str, TrialRecord]:
+def standing(
+    records: Iterable[TrialRecord], limit_bytes: int, deadlines: Mapping[Phase, float] | None = None
+) -> dict[str, TrialRecord]:
     """Return by fingerprint the record that stands under a limit: the latest proof, else the latest launch.
 
     `records` are of one key, in the order in which they were written. Where nothing is said about
     the limit, there is no entry. A `run` that was ok confirms what stands, and leaves its figures as
     they are; one that was not refutes an unproved launch.
+
+    Args:
+        deadlines: seconds by phase, now: a timeout under shorter ones says nothing. None: there are
+            none now, and every timeout stands.
     """
     found: dict[str, TrialRecord] = {}
-    for record in records:
+    known = list(records)
+    crashes = confirmed_crashes(known)
+    for record in known:
         before = found.get(record.fingerprint)
         outranked = before is not None and before.role == "proof" and record.role != "proof"
-        if not outranked and not _confirms(record, before) and _speaks(record, limit_bytes):
+        heard = record.uuid in crashes if record.outcome is Outcome.CRASH else _speaks(record, limit_bytes, deadlines)
+        if heard and not outranked and not _confirms(record, before):
             found[record.fingerprint] = record
     return found
+
+
+def confirmed_crashes(records: Iterable[TrialRecord]) -> frozenset[str]:
+    """Return the uuids of the crashes that count: a launch's second, and a proof's second in a row."""
+    found: set[str] = set()
+    once: set[str] = set()
+    for record in records:
+        if record.outcome is Outcome.CRASH:
+            if record.role == "retry" or (record.role == "proof" and record.fingerprint in once):
+                found.add(record.uuid)
+            if record.role == "proof":
+                once.add(record.fingerprint)
+        elif record.role == "proof" and record.outcome not in (Outcome.DEVICE_NOT_CLEAN, Outcome.INTERRUPTED):
+            once.discard(record.fingerprint)
+    return frozenset(found)
 
 
 def _confirms(record: TrialRecord, before: TrialRecord | None) -> bool:
@@ -151,7 +175,7 @@ def _confirms(record: TrialRecord, before: TrialRecord | None) -> bool:
     return record.outcome is Outcome.OK and before.outcome is Outcome.OK
 
 
-def _speaks(record: TrialRecord, limit_bytes: int) -> bool:
+def _speaks(record: TrialRecord, limit_bytes: int, deadlines: Mapping[Phase, float] | None) -> bool:
     match record.outcome:
         case Outcome.OK:
             return record.peak_device_bytes is not None and record.peak_device_bytes <= limit_bytes
@@ -159,9 +183,8 @@ def _speaks(record: TrialRecord, limit_bytes: int) -> bool:
             return limit_bytes <= record.limit_bytes
         case Outcome.DEVICE_NOT_CLEAN | Outcome.INTERRUPTED:
             return False
-        case Outcome.CRASH:
-            # A strategy whose proof crashes is not proved, whatever its trial was.
-            return record.role in ("retry", "proof")
+        case Outcome.TIMEOUT:
+            return deadlines is None or _timeout_decides(record, deadlines)
         case _:
             return True
 

@@ -13,7 +13,7 @@ from tuner.encoding import decode, distributions, encode
 from tuner.errors import MachineError, WrongInput
 from tuner.outcome import Outcome
 from tuner.protocol import Phase
-from tuner.record import TrialRecord, decides
+from tuner.record import TrialRecord, confirmed_crashes, decides
 from tuner.records import Records
 from tuner.space import canonical, fingerprint
 from tuner.study import StudyHandle, fail, tell
@@ -52,8 +52,11 @@ def _deciding(
 ) -> list[TrialRecord]:
     """Return one record for each strategy that is decided: the latest proof, else the latest launch."""
     found: dict[str, TrialRecord] = {}
-    for record in records:
-        if decides(record, limit_bytes=limit_bytes, cap_bytes=cap_bytes, deadlines=deadlines):
+    known = list(records)
+    crashes = confirmed_crashes(known)
+    for record in known:
+        decided = decides(record, limit_bytes=limit_bytes, cap_bytes=cap_bytes, deadlines=deadlines)
+        if decided or record.uuid in crashes:
             before = found.get(record.fingerprint)
             if before is None or before.role != "proof" or record.role == "proof":
                 found[record.fingerprint] = record

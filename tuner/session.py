@@ -20,6 +20,8 @@ from tuner.device import DeviceInfo
 from tuner.encoding import decode, distributions
 from tuner.errors import MachineError, WrongInput
 from tuner.executor import LocalExecutor
+from tuner.host import worker_threads
+from tuner.inherited import left_out
 from tuner.launcher import Launcher, default_deadlines
 from tuner.ledger import Ledger
 from tuner.limits import Limits, limits
@@ -135,6 +137,8 @@ def open_bench(
         given = _given(device)
         found = limits(asked, given, device.type, total_bytes=device.total_bytes)
         notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
+        if names := left_out(environment):
+            notes.append(f"not handed on to trials, as it would change what is measured: {', '.join(names)}")
         if found.clamped and spec.budget_bytes is not None:
             notes.append(f"the budget is clamped to the {format_gib(found.budget_bytes)} that the device gives")
         made = Environment(
@@ -143,6 +147,7 @@ def open_bench(
             device_total_bytes=device.total_bytes,
             driver=device.driver,
             versions=check.facts.versions,
+            threads=worker_threads() if device.type == "cpu" else None,
         )
         yield Bench(
             device=device,
@@ -291,7 +296,10 @@ def open_search(
         )  # fmt: skip
         requests = make_requests(bench, study.name, spec)
         eager_only = set(allowed["mode"]) == {COMPILE_OFF}
-        ledger = Ledger(study, bench.records.for_key(bench.key), handle.known.add, eager_only=eager_only, space=space)
+        ledger = Ledger(
+            study, bench.records.for_key(bench.key), handle.known.add,
+            eager_only=eager_only, space=space, deadlines=requests.deadlines,
+        )  # fmt: skip
         requests.learn(ledger.records)
         again = _take_over(handle, bench.records, ledger, requests)
         executor = stack.enter_context(make_executor(bench, spec, environment))

@@ -18,7 +18,7 @@ from tuner import check, search, session
 from tuner.chooser import Chooser
 from tuner.executor import Handle
 from tuner.outcome import Outcome
-from tuner.protocol import Attempt, KillReason, Phase, TrialRequest, TrialResult
+from tuner.protocol import Attempt, Event, KillReason, Phase, TrialRequest, TrialResult
 from tuner.record import StudyRecord, TrialRecord
 from tuner.search import SearchEnd
 from tuner.session import SearchSession, open_search
@@ -38,6 +38,8 @@ class End:
     """Class and phase."""
     crash: bool = False
     foreign: bool = False
+    deadline: bool = False
+    """Killed at the deadline of `load`."""
 
 
 Answer = Callable[[TrialRequest, bool], End | None]
@@ -87,6 +89,7 @@ class FakeExecutor:
             return []
         self.running = None
         reason = KillReason.CANCELLED if self.cancelled else KillReason.FOREIGN if end.foreign else None
+        reason = reason or (KillReason.DEADLINE if end.deadline else None)
         ran = reason is None and not end.crash
         fields: dict[str, Any] = {"foreign": "4711 train.py"} if end.foreign else {}
         return [
@@ -97,6 +100,7 @@ class FakeExecutor:
                 result=_result(request, end) if ran else None,
                 started_at=since,
                 seconds=self.clock.now - since,
+                events=(Event(time=since, event="phase", phase=Phase.LOAD),) if end.deadline else (),
                 **fields,
             )
         ]

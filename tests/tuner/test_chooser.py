@@ -234,6 +234,23 @@ def test_the_best_is_proved_once(storage: Storage) -> None:
     assert made.chooser.proof(False) is None
 
 
+def test_a_proof_that_crashed_is_tried_once_more(storage: Storage) -> None:
+    made = Made(storage, [record_of(seconds=10.0)])
+    for expected in (True, True, False):
+        proof = made.chooser.proof(False)
+        assert (proof is not None) is expected
+        made.ledger.add(record_of(Outcome.CRASH, role="proof"))
+    assert made.heard.messages == [], "it is out, so there is nothing to prove"
+
+
+def test_a_proof_that_decides_nothing_is_not_tried_for_ever(storage: Storage) -> None:
+    made = Made(storage, [record_of(seconds=10.0)])
+    assert [made.chooser.proof(False) is not None for _ in range(4)] == [True, True, False, False]
+    assert made.heard.messages == [
+        "the proof decided nothing: the best strategy's figures are the search's, not a proof's"
+    ]
+
+
 def test_nothing_to_prove(storage: Storage) -> None:
     made = Made(storage, [record_of(Outcome.OOM)])
     assert made.chooser.proof(False) is None and made.heard.messages == []

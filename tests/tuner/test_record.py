@@ -125,8 +125,27 @@ def test_a_proof_that_the_machine_prevented_says_nothing(outcome: Outcome) -> No
     assert best([trial, record_of(outcome, role="proof", number=None)], LIMIT) == trial
 
 
-def test_a_crashed_proof_takes_the_strategy_out() -> None:
-    assert best([record_of(), record_of(Outcome.CRASH, role="proof", number=None)], LIMIT) is None
+def test_a_proof_that_crashes_twice_takes_the_strategy_out() -> None:
+    def proof(outcome: Outcome) -> TrialRecord:
+        return record_of(outcome, role="proof", number=None)
+
+    trial, crash = record_of(), proof(Outcome.CRASH)
+    assert best([trial, crash], LIMIT) == trial, "once says nothing yet"
+    assert best([trial, crash, proof(Outcome.CRASH)], LIMIT) is None
+    cut = proof(Outcome.INTERRUPTED)
+    assert best([trial, crash, cut, proof(Outcome.CRASH)], LIMIT) is None
+    ok = proof(Outcome.OK)
+    assert best([trial, crash, proof(Outcome.CRASH), ok], LIMIT) == ok
+    assert best([trial, crash, ok, proof(Outcome.CRASH)], LIMIT) == ok, "the first of another two"
+
+
+def test_a_timeout_stands_only_under_deadlines_no_longer_than_its_own() -> None:
+    trial = record_of()
+    late = record_of(Outcome.TIMEOUT, role="proof", phase=Phase.STEADY, deadlines={Phase.STEADY: 300.0})
+    assert standing([trial, late], LIMIT) == {late.fingerprint: late}
+    assert standing([trial, late], LIMIT, {Phase.STEADY: 300.0}) == {late.fingerprint: late}
+    assert standing([trial, late], LIMIT, {Phase.STEADY: 301.0}) == {trial.fingerprint: trial}
+    assert standing([late], LIMIT, {Phase.STEADY: 301.0}) == {}
 
 
 def test_a_record_of_a_smaller_budget_does_not_hide_an_ok() -> None:

@@ -323,16 +323,42 @@ def test_a_proof_that_falls_behind_the_next_one_has_the_next_one_proved(bench: B
     assert best is not None and best.uuid == proofs[1].uuid
 
 
-@pytest.mark.parametrize("end", [End(failure=("oom", "first_step")), End(crash=True)])
-def test_a_proof_that_fails_takes_the_strategy_out(bench: Bench, end: End) -> None:
+@pytest.mark.parametrize(("end", "proofs"), [(End(failure=("oom", "first_step")), 2), (End(crash=True), 3)])
+def test_a_proof_that_fails_takes_the_strategy_out(bench: Bench, end: End, proofs: int) -> None:
     def answer(request: TrialRequest, proof: bool) -> End | None:
         return end if proof and is_(request, **LAYER) else None
 
     found = bench.run(answer, trials=5)
-    assert found.heard.roles[-2:] == ["proof", "proof"] and found.heard.outcomes[-1] is Outcome.OK
+    assert found.heard.roles[5:] == ["proof"] * proofs and found.heard.outcomes[-1] is Outcome.OK
     best = found.session.search.ledger.best()
     assert best is not None and best.strategy["activation_memory_budget"] == 0.9
     assert found.end.exit_code is ExitCode.DONE
+
+
+def test_a_proof_that_crashed_once_and_then_ran_is_the_answer(bench: Bench) -> None:
+    crashes = [True]
+
+    def answer(request: TrialRequest, proof: bool) -> End | None:
+        return End(crash=True) if proof and crashes and crashes.pop() else None
+
+    found = bench.run(answer, trials=3)
+    assert found.heard.roles[-2:] == ["proof", "proof"]
+    best = found.session.search.ledger.best()
+    assert best is not None and best.uuid == found.heard.records[-1].uuid and best.role == "proof"
+
+
+def test_a_proof_that_timed_out_is_tried_again_with_more_time(bench: Bench) -> None:
+    def answer(request: TrialRequest, proof: bool) -> End | None:
+        return End(deadline=True) if proof else None
+
+    first = bench.run(answer, trials=3, fix={"mode": "off"})
+    assert {r.outcome for r in first.heard.records if r.role == "proof"} == {Outcome.TIMEOUT}
+    same = bench.run(trials=1, fix={"mode": "off"})
+    refuted = {r.fingerprint for r in first.heard.records if r.role == "proof"}
+    assert not refuted & {r.fingerprint for r in same.heard.records if r.role == "proof"}
+    longer = bench.run(trials=1, fix={"mode": "off"}, deadline={"load": 9999.0})
+    best = longer.session.search.ledger.best()
+    assert best is not None and best.role == "proof" and best.fingerprint in refuted
 
 
 def test_what_is_proved_is_not_proved_again(bench: Bench) -> None:

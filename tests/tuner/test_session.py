@@ -16,6 +16,7 @@ from tuner import device as devices
 from tuner.checklist import disk_item
 from tuner.device import DeviceInfo
 from tuner.errors import MachineError, NothingFits, WrongInput
+from tuner.host import worker_threads
 from tuner.machine import ChildFacts
 from tuner.session import make_executor, make_requests, open_bench, pick_device
 from tuner.spec import StudySpec
@@ -175,6 +176,11 @@ def test_a_card_is_known_by_what_cuda_reports(on_card: FakeNvml) -> None:
         assert made.device.uuid == UUID and made.device.total_bytes == nvml - GIB
         assert made.target.multiprocessors == 132 and made.target.emulated
         assert made.workload.model == "llama-7b" and made.limits.limit_bytes == pytest.approx(22.8 * GIB, rel=0.01)
+
+
+def test_the_threads_are_told_on_a_cpu_alone(on_card: FakeNvml) -> None:
+    with opened(device="cuda:0", budget_gb=24) as on_a_card, opened(device="cpu", budget_gb=1) as on_a_cpu:
+        assert on_a_card.environment.threads is None and on_a_cpu.environment.threads == worker_threads()
 
 
 def test_a_budget_above_the_card(on_card: FakeNvml) -> None:
