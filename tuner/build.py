@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from strategies.knob import GRAPH_MODES, CompilePlan, Knob, Stage, Strategy
+from strategies.knob import GRAPH_MODES, CompilePlan, Knob, Severity, Stage, Strategy, Target
 from strategies.registry import KNOBS
 from tuner.applied import Applied, Step
 from tuner.errors import WrongInput
 from tuner.layers import BuildConflict, decoder_layers, make_traceable, scope_modules, switch_cache_off
+from tuner.mismatch import active_dropout, mismatches
 from tuner.space import canonical
 from tuner.workload import Workload
 
@@ -64,7 +65,7 @@ def apply(
             class than the strategy's; it is then named in `Applied.unapplied`.
 
     Raises:
-        BuildConflict: the model has no such layers.
+        BuildConflict: the model has no such layers, or its dropout makes the strategy wrong.
         WrongInput: a variable that must be set before torch loads is not set, or the YAML is unusable.
     """
     if not isinstance(plan, Plan):
@@ -74,6 +75,7 @@ def apply(
         plan = Plan(strategy=exported.strategy, workload=exported.workload)
     build = ModelBuild(model, plan)
     build.check_process()
+    build.check_model()
     build.switch_cache_off()
     build.switch_own_checkpointing_off()
     for stage in (Stage.WRAP, Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
@@ -101,6 +103,7 @@ class ModelBuild:
         self.optimizer_class: Any = None
         self.optimizer_defaults: dict[str, Any] = {}
         self.done: list[str] = []
+        self.unapplied: list[str] = []
         self._layers: Sequence[nn.Module] | None = None
 
     @property
@@ -149,6 +152,35 @@ class ModelBuild:
                     name, f"must be {value!r} in the environment before torch is imported", os.environ.get(name)
                 )
 
+    def check_model(self) -> None:
+        """Note in what the model differs from the plan's; raise where that makes the strategy wrong."""
+        dropout = active_dropout(self.model)
+        target = self._target(dropout)
+        for knob in KNOBS:
+            conflict = knob.conflict(self.strategy, target) if knob.active(self.strategy) else None
+            if conflict is not None and conflict.severity is Severity.IMPOSSIBLE:
+                raise BuildConflict(f"{knob.name}: {conflict.reason}{_of_the_model(dropout, self.workload)}")
+        self.unapplied += mismatches(self.model, self.workload, dropout, self._layer_count())
+
+    def _target(self, dropout: float) -> Target:
+        workload = self.workload
+        return Target(
+            device_type=self.device_type,
+            batch_size=workload.batch_size,
+            adapter=workload.adapter,
+            dropout=dropout,
+            precision=workload.precision,
+            lengths_vary=workload.lengths.vary,
+            layers=self._layer_count(),
+            is_moe=workload.is_moe,
+        )
+
+    def _layer_count(self) -> int | None:
+        try:
+            return len(self.layers)
+        except BuildConflict:
+            return None
+
     def run_stage(self, stage: Stage) -> None:
         """Apply the active knobs of one stage, in the order of the registry."""
         for knob in _active(self.strategy, stage):
@@ -189,7 +221,7 @@ class ModelBuild:
             micro_batch=self.micro_batch,
             accumulation=accumulation,
             warmup=self.warmup_rows,
-            unapplied=tuple(unapplied),
+            unapplied=(*self.unapplied, *unapplied),
             done=tuple(self.done),
             precision=self.workload.precision,
             device_type=self.device_type,
@@ -206,6 +238,12 @@ class ModelBuild:
         if type(made) is self.optimizer_class:
             return made, []
         return made, [f"optimizer: {type(made).__name__} was used in place of {self.optimizer_class.__name__}"]
+
+
+def _of_the_model(dropout: float, workload: Workload) -> str:
+    if dropout == workload.dropout:
+        return ""
+    return f" (the model's dropout is {dropout:g}, the plan was measured with {workload.dropout:g})"
 
 
 def _preallocate_gradients(params: list[Any]) -> None:

@@ -21,6 +21,7 @@ from tests.models.small import Attention, Block, Stack
 from tests.tuner.worker.workloads import shaped
 from tuner.build import Applied, BuildConflict, ModelBuild, Plan, apply, decoder_layers, environment, scope_modules
 from tuner.errors import WrongInput
+from tuner.mismatch import active_dropout
 from tuner.worker.data import Batches, Loss
 from tuner.worker.load import load_model
 from tuner.workload import Adapter, Precision, Workload
@@ -195,6 +196,54 @@ def test_a_micro_batch_that_does_not_divide() -> None:
         applied_to(Stack(), micro_batch=3)
 
 
+# A model that is not the plan's
+
+
+def test_the_models_own_dropout_refuses_what_it_makes_wrong() -> None:
+    strategy = {"mode": "default", "scope": "layer", "activation_memory_budget": 0.4}
+    with pytest.raises(
+        BuildConflict, match=r"silently wrong.*the model's dropout is 0.1, the plan was measured with 0"
+    ):
+        applied_to(Stack(dropout=0.1), **strategy)
+    applied_to(Stack(), **strategy)
+    assert applied_to(Stack(dropout=0.1)).unapplied == ("dropout: the model has 0.1, the plan was measured with 0",)
+
+
+def test_dropout_is_found_where_models_keep_it() -> None:
+    llama: Any = load_model(shaped(), CPU, 0)
+    assert active_dropout(llama) == 0
+    llama.config.attention_dropout = 0.2
+    assert active_dropout(llama) == 0.2
+    gpt2: Any = load_model(shaped(), CPU, 0)
+    gpt2.config.summary_first_dropout = 0.1  # of a head that it has not
+    assert active_dropout(gpt2) == 0
+    functional = Stack()
+    functional.blocks[0].dropout = 0.3  # type: ignore[assignment]
+    assert active_dropout(functional) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("loaded", "planned", "said"),
+    [
+        ({}, {"precision": Precision.BF16_TRUE}, "precision: trained parameters are float32"),
+        ({}, {"adapter": Adapter.LORA}, "adapter: the plan was measured with lora, but every parameter"),
+        ({"adapter": Adapter.LORA}, {}, "adapter: the model has LoRA adapters"),
+        ({"adapter": Adapter.LORA}, {"adapter": Adapter.QLORA}, "adapter: the plan was measured with qlora"),
+        ({}, {"config": {"num_hidden_layers": 3}}, "layers: the model has 2, the plan was measured with 3"),
+    ],
+)
+def test_what_differs_from_the_plan_is_named(loaded: dict[str, Any], planned: dict[str, Any], said: str) -> None:
+    applied = applied_to(load_model(shaped(**loaded), CPU, 0), shaped(**planned))
+    assert [sentence.startswith(said) for sentence in applied.unapplied] == [True]
+
+
+@pytest.mark.parametrize("adapter", [Adapter.FULL, Adapter.LORA])
+@pytest.mark.parametrize("precision", Precision)
+def test_what_the_worker_loads_is_the_plans(adapter: Adapter, precision: Precision) -> None:
+    workload = shaped(adapter=adapter, precision=precision, dropout=0.1)
+    assert applied_to(load_model(workload, CPU, 0), workload).unapplied == ()
+
+
 # Hooks and checkpointing of others
 
 
@@ -253,14 +302,14 @@ def test_transformers_own_checkpointing_is_switched_off() -> None:
     assert any("own checkpointing off" in sentence for sentence in applied.done)
 
 
-@pytest.mark.parametrize("adapter", [Adapter.FULL, Adapter.LORA])
+@pytest.mark.parametrize(("adapter", "graphs"), [(Adapter.FULL, 1), (Adapter.LORA, 2)])
 def test_a_model_with_its_cache_on_is_one_graph_for_all_layers(
-    monkeypatch: pytest.MonkeyPatch, adapter: Adapter
+    monkeypatch: pytest.MonkeyPatch, adapter: Adapter, graphs: int
 ) -> None:
-    # With a KV cache dynamo compiles each layer anew, up to its limit of eight.
+    # With a KV cache dynamo compiles each layer anew, up to its limit of eight; then the rest runs eager.
     compile_in_place: Callable[..., Any] = nn.Module.compile
     monkeypatch.setattr(nn.Module, "compile", lambda m, *, mode, **o: compile_in_place(m, backend="eager", **o))
-    workload = shaped(config={"num_hidden_layers": 10}, adapter=adapter)
+    workload = shaped(config={"num_hidden_layers": 4}, adapter=adapter)
     model: Any = load_model(workload, CPU, 0)
     getattr(model, "get_base_model", lambda: model)().config.use_cache = True  # as transformers has it
     torch._dynamo.utils.counters.clear()
@@ -271,7 +320,9 @@ def test_a_model_with_its_cache_on_is_one_graph_for_all_layers(
             with applied.forward():
                 loss = model(input_ids=rows, labels=rows).loss / applied.accumulation
             step.backward(loss)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert (
+        torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+    )  # the first layer's input needs no gradient under LoRA
     assert any("KV cache" in sentence for sentence in applied.done)
 
 

@@ -74,7 +74,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         optimizer_state_bytes=_state_bytes(applied.optimizer) if applied else None,
         layers=_layers(m),
         applied=applied.done if applied else (),
-        notes=tuple(m.notes),
+        notes=(*m.notes, *(applied.unapplied if applied else ())),
         flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *effect_flags])),
         versions=_versions(),
         threads=torch.get_num_threads(),

@@ -31,27 +31,28 @@ def import_libraries(workload: Workload) -> None:
         import peft  # noqa: F401
 
 
-def load_model(workload: Workload, device: torch.device, seed: int) -> nn.Module:
-    """Return the workload's model on `device`, in training mode, built there and not copied to it."""
+def load_model(workload: Workload, device: torch.device, seed: int, notes: list[str] | None = None) -> nn.Module:
+    """Return the workload's model on `device`, in training mode, built there and not copied to it.
+
+    `notes` gets a sentence where the model's own dropout was not the workload's.
+    """
     torch.manual_seed(seed)
-    if workload.model_kind is ModelKind.FUNCTION:
-        model = _from_function(workload, device)
-    else:
-        model = _from_transformers(workload, device)
+    found = _from_function if workload.model_kind is ModelKind.FUNCTION else _from_transformers
+    model = found(workload, device, [] if notes is None else notes)
     if workload.adapter is not Adapter.FULL:
         model = _with_adapter(model, workload)
     model.train()
     return model
 
 
-def _from_function(workload: Workload, device: torch.device) -> nn.Module:
+def _from_function(workload: Workload, device: torch.device, notes: list[str]) -> nn.Module:
     function = load_function(workload.model)
     dtype = (_TRUE_DTYPE if workload.adapter is Adapter.FULL else _BASE_DTYPE)[workload.precision]
     with users_code(workload.model), torch.device(device), _default_dtype(dtype):
         model = function()
     if not isinstance(model, nn.Module):
         raise UserCodeError(f"{workload.model} returned {type(model).__name__}, not a torch.nn.Module")
-    _set_module_dropout(model, workload)
+    _set_module_dropout(model, workload, notes)
     if workload.adapter is Adapter.QLORA:
         if not any(type(m).__name__ == "Linear4bit" for m in model.modules()):
             raise UserCodeError(f"{workload.model}: for adapter qlora the function has to return a 4-bit model")
@@ -70,16 +71,27 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _set_module_dropout(model: nn.Module, workload: Workload) -> None:
-    dropout = workload.dropout if workload.adapter is Adapter.FULL else 0.0
+def _base_dropout(workload: Workload) -> float:
+    # Under an adapter the workload's dropout is the adapter's alone.
+    return workload.dropout if workload.adapter is Adapter.FULL else 0.0
+
+
+def _note_dropout(own: list[float], dropout: float, notes: list[str]) -> None:
+    if any(value not in (0.0, dropout) for value in own):
+        notes.append(f"the model's own dropout of {max(own):g} was set to {dropout:g}: --dropout says what is trained")
+
+
+def _set_module_dropout(model: nn.Module, workload: Workload, notes: list[str]) -> None:
+    dropout = _base_dropout(workload)
     layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd)]
     if dropout and not layers:
         raise UserCodeError(f"dropout: the model of {workload.model} has no dropout layer to set")
+    _note_dropout([float(layer.p) for layer in layers], dropout, notes)
     for layer in layers:
         layer.p = dropout
 
 
-def _config(workload: Workload) -> Any:
+def _config(workload: Workload, notes: list[str]) -> Any:
     from transformers import AutoConfig
 
     if workload.model_kind is ModelKind.SHAPE:
@@ -94,24 +106,24 @@ def _config(workload: Workload) -> Any:
             config.layer_types = config.layer_types[: workload.depth]
     # A KV cache has no use in training, and fills memory.
     config.use_cache = False
-    # Under an adapter the workload's dropout is the adapter's alone.
-    _set_dropout(config, workload.dropout if workload.adapter is Adapter.FULL else 0.0)
+    _set_dropout(config, _base_dropout(workload), notes)
     return config
 
 
-def _set_dropout(config: Any, dropout: float) -> None:
+def _set_dropout(config: Any, dropout: float, notes: list[str]) -> None:
     values = {n: v for n, v in vars(config).items() if "dropout" in n or n.endswith("_pdrop")}
     names = [n for n, v in values.items() if isinstance(v, (int, float)) and not isinstance(v, bool)]
     if dropout and not names:
         raise UserCodeError(f"dropout: a {config.model_type} config has no dropout to set")
+    _note_dropout([float(values[n]) for n in names], dropout, notes)
     for name in names:
         setattr(config, name, dropout)
 
 
-def _from_transformers(workload: Workload, device: torch.device) -> nn.Module:
+def _from_transformers(workload: Workload, device: torch.device, notes: list[str]) -> nn.Module:
     from transformers import AutoModelForCausalLM
 
-    config = _config(workload)
+    config = _config(workload, notes)
     trained = workload.adapter is Adapter.FULL
     dtype = (_TRUE_DTYPE if trained else _BASE_DTYPE)[workload.precision]
     if workload.init == "pretrained":

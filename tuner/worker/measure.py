@@ -104,7 +104,7 @@ class Trial:
         if request.cap_bytes is not None:
             set_cap(request.cap_bytes, self.device)
         self.m.health = CompileHealth(self.m.compiles, wants_plan=float(strategy["activation_memory_budget"]) < 1)
-        self.model = load_model(request.workload, self.device, request.seed)
+        self.model = load_model(request.workload, self.device, request.seed, self.m.notes)
         self.m.model_seconds = time.time() - self.m.phase_started + self.m.phases[0].seconds
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
         batches = Batches(request.workload, self.model, self.device, self.applied.micro_batch, request.seed)

@@ -84,6 +84,15 @@ def test_a_models_own_dropout_is_off_unless_asked_for() -> None:
     assert {m.p for n, m in model.named_modules() if "lora_dropout" in n and isinstance(m, nn.Dropout)} == {0.1}
 
 
+@pytest.mark.parametrize("workload", [shaped(config={"attention_dropout": 0.5}), users("with_dropout")])
+def test_a_dropout_that_is_switched_off_is_told(workload: Workload) -> None:
+    notes: list[str] = []
+    load_model(workload, CPU, 0, notes)
+    assert [note.startswith("the model's own dropout of 0.5 was set to 0") for note in notes] == [True]
+    load_model(workload.model_copy(update={"dropout": 0.5}), CPU, 0, notes)
+    assert len(notes) == 1
+
+
 def test_a_folder(tmp_path: Path) -> None:
     load_model(shaped(), CPU, 3).save_pretrained(tmp_path)  # type: ignore[operator]
     given = shaped(model=str(tmp_path), model_kind=ModelKind.FOLDER)
