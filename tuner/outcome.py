@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from strategies.knob import COMPILE_OFF
+from strategies.recipes import REFERENCES, complete
 from tuner import evidence
 from tuner.evidence import peak_device_bytes
 from tuner.parity import TOLERANCE, Tolerance, fault, is_finite
@@ -64,6 +65,8 @@ class Verdict(Frozen):
     """The largest of all phases, of the worker's own figures and the parent's samples."""
 
 
+_REFERENCES = tuple(complete(recipe.strategy) for recipe in REFERENCES)
+
 _OF_REASON: dict[KillReason, tuple[Outcome, str]] = {
     KillReason.CANCELLED: (Outcome.INTERRUPTED, "the study ended or was stopped ({where})"),
     KillReason.FOREIGN: (Outcome.DEVICE_NOT_CLEAN, "others were on the device: {foreign}"),
@@ -109,9 +112,10 @@ def classify(
         or _measured(attempt)  # 5. result: peak device against the limit
         or _ended(attempt)  # 6. no result: signal and exit status, then the log's last lines
     )
-    return verdict.model_copy(
-        update={"flags": evidence.flags_of(attempt), "peak_device_bytes": peak_device_bytes(attempt)}
-    )
+    flags = evidence.flags_of(attempt)
+    if _unchecked(attempt, reference):
+        flags = (*flags, Flag.UNCHECKED)
+    return verdict.model_copy(update={"flags": flags, "peak_device_bytes": peak_device_bytes(attempt)})
 
 
 def user_error(attempt: Attempt) -> str | None:
@@ -165,11 +169,29 @@ def _wrong(attempt: Attempt, reference: Parity | None, tolerance: Mapping[Precis
         return _wrong_result(Kind.NO_GRADIENT, f"trainable tensors without a gradient: {counts}")
     if not parity.parameter_changed:
         return _wrong_result(Kind.NO_GRADIENT, "the first optimizer step changed no parameter")
-    if reference is None:
+    if (reference := _compared_with(parity, reference)) is None:
         return None
     workload, layers = attempt.request.workload, attempt.result.layers if attempt.result else None
     found = fault(parity, reference, tolerance[workload.precision], layers=layers, routed=workload.is_moe)
     return _wrong_result(Kind.NUMERICS, found) if found else None
+
+
+def _compared_with(parity: Parity, reference: Parity | None) -> Parity | None:
+    """Return the reference that loss and gradient are compared with; None: there is none that says anything."""
+    if reference is None or parity.with_dropout or reference.with_dropout:
+        return None
+    return reference
+
+
+def _unchecked(attempt: Attempt, reference: Parity | None) -> bool:
+    """Was a whole result compared with nothing, though it is not what others are compared with?"""
+    result = attempt.result
+    if result is None or result.failure is not None:
+        return False
+    if result.parity is None or result.parity.with_dropout:
+        return True
+    is_reference = reference is None and complete(attempt.request.strategy) in _REFERENCES
+    return not is_reference and _compared_with(result.parity, reference) is None
 
 
 def _wrong_result(kind: Kind, detail: str) -> Verdict:

@@ -154,6 +154,8 @@ class Parity(Frozen):
     tensors_without_gradient: int
     parameter_changed: bool
     """Did a sampled trainable parameter change in the first optimizer step?"""
+    with_dropout: bool = False
+    """Dropout was on: masks differ from strategy to strategy, so that nothing can be compared."""
 
 
 class Throughput(Frozen):

@@ -36,6 +36,7 @@ _FLAGS: dict[Flag, str] = {
     Flag.NOISY: "step times never levelled, so the throughput is less certain",
     Flag.NO_EFFECT: "a knob changed nothing, and its detail names which",
     Flag.EMULATED: "a smaller card was emulated under a cap",
+    Flag.UNCHECKED: "loss and gradients were not compared: no eager reference ran, or dropout was on",
     Flag.SHARED_CARD: "another process used the card meanwhile, so no figure is certain",
     Flag.COLD: "the compile cache was empty",
     Flag.WARM: "compiled code came from the cache, so its compile time is not that of a first run",

@@ -29,6 +29,9 @@ from tuner.workload import Precision, Workload
 
 WARNING = "[W caching_allocator] could not get another 640 MB block, 0.1 GiB left on the device"
 
+GOOD = CompileReport(graphs=2, chosen_modules=4, compiled_modules=4)
+LAYER = {"mode": "default", "scope": "layer"}
+
 
 def measured(**fields: Any) -> TrialResult:
     return result("a", **fields)
@@ -192,6 +195,35 @@ def test_without_a_reference_numbers_are_not_judged() -> None:
     assert classify(attempt(result=measured(parity=parity(gradient=(4.0, 3.0))))).outcome is Outcome.OK
 
 
+def compared(strategy: dict[str, Any], reference: Parity | None, **fields: Any) -> bool:
+    """Is it ok, and not flagged `unchecked`?"""
+    tried = attempt(request(strategy=strategy), result=measured(parity=parity(**fields), compile=GOOD))
+    verdict = classify(tried, reference=reference)
+    assert verdict.outcome is Outcome.OK
+    return Flag.UNCHECKED not in verdict.flags
+
+
+def test_what_was_compared_with_nothing_says_so() -> None:
+    assert compared(LAYER, parity()) and not compared(LAYER, None)
+    assert compared({}, None), "the baseline is what others are compared with"
+    assert compared({"checkpointing": "every-block"}, None) and not compared({"micro_batch": 2}, None)
+    assert Flag.UNCHECKED in classify(attempt(result=measured())).flags
+    assert Flag.UNCHECKED not in classify(attempt(result=failed(FailureClass.OTHER))).flags
+    assert Flag.UNCHECKED not in classify(attempt()).flags
+
+
+def test_with_dropout_nothing_can_be_compared_and_it_says_so() -> None:
+    other: dict[str, Any] = {"loss": 3.0, "gradient": (4.0, 3.0), "with_dropout": True}
+    assert not compared(LAYER, parity(with_dropout=True), **other)
+    assert not compared(LAYER, parity(), **other) and not compared(LAYER, parity(with_dropout=True))
+    assert not compared({}, None, **other)
+    for fields in ({"loss": math.nan}, {"gradient_norm": 0.0}, {"parameter_changed": False}):
+        broken = attempt(result=measured(parity=parity(with_dropout=True, **fields)))
+        assert classify(broken, reference=parity(with_dropout=True)).outcome is Outcome.WRONG_RESULT
+    unreached = attempt(result=measured(parity=parity(with_dropout=True, tensors_without_gradient=2)))
+    assert classify(unreached, reference=parity(with_dropout=True)).kind is Kind.NO_GRADIENT
+
+
 @pytest.mark.parametrize(("precision", "outcome"), [("32-true", Outcome.WRONG_RESULT), ("bf16-mixed", Outcome.OK)])
 def test_the_tolerance_goes_by_precision(precision: str, outcome: Outcome) -> None:
     asked = request()
@@ -201,7 +233,6 @@ def test_the_tolerance_goes_by_precision(precision: str, outcome: Outcome) -> No
     assert classify(tried, reference=parity()).outcome is outcome
 
 
-GOOD = CompileReport(graphs=2, chosen_modules=4, compiled_modules=4)
 BREAK = GraphBreak(site="model.py:7", reason="data-dependent", count=1)
 
 
@@ -254,7 +285,7 @@ def test_a_result_stands_whatever_the_exit_was() -> None:
 
 def test_flags() -> None:
     retried = PhaseRecord(phase=Phase.STEADY, seconds=3.0, alloc_retries=2)
-    tried = measured(flags=(Flag.COLD, Flag.NOISY), phases=(retried,))
-    verdict = classify(attempt(request(emulated=True), result=tried, shared_card=True))
+    tried = measured(flags=(Flag.COLD, Flag.NOISY), phases=(retried,), parity=parity())
+    verdict = classify(attempt(request(emulated=True), result=tried, shared_card=True), reference=parity())
     assert verdict.flags == (Flag.COLD, Flag.NOISY, Flag.TIGHT, Flag.EMULATED, Flag.SHARED_CARD)
     assert verdict.outcome is Outcome.OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from tests.tuner.commands.made import call, fill
 from tests.tuner.made import record_of, study_of
 from tuner.commands import report
 from tuner.outcome import Outcome
+
+
+KEPT = Path(__file__).parents[3] / "studies" / "records"
 
 
 @pytest.fixture(autouse=True)
@@ -33,3 +37,12 @@ def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (data["study"], data["exit_code"], data["winner"], data["outcomes"]) == ("s", 6, None, {"oom": 1})
     assert call(report, "--json") == 0
     assert json.loads(capsys.readouterr().out)["launches"] == 0, "records of another key are not its own"
+
+
+@pytest.mark.parametrize("database", sorted(KEPT.glob("*/tuner.db")), ids=lambda path: path.parent.name)
+def test_records_from_before_can_be_read(database: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / "kept.db"
+    shutil.copy(database, copy)
+    assert call(report, "--json", "--storage", f"sqlite:///{copy}") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["winner"]["outcome"] == "ok" and data["proved"] and data["launches"] > 0
