@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from tuner.checklist import compiler, nvidia_driver, parent_items, versions
 from tuner.errors import MachineError
+from tuner.inherited import handed_on
 from tuner.machine import CheckItem, CheckResult, ChildReport, MachineFacts
 from tuner.workload import Frozen
 
@@ -59,13 +60,14 @@ def run_check(
     Args:
         device: ``cuda:0`` or ``cpu``.
         cache_dir: where compiled code will lie (TORCHINDUCTOR_CACHE_DIR).
-        environment: the whole environment that workers will be given.
+        environment: what workers inherit; that which is not handed on to them, the check does not see either.
         keep: the file in which the child's answer is kept; None: nowhere.
         fresh: ask the child even where its answer is kept.
 
     Raises:
         MachineError: the child could not be started at all.
     """
+    environment = handed_on(environment)
     driver = nvidia_driver()
     fingerprint = environment_fingerprint(device, cache_dir, environment, driver)
     child = None if fresh or keep is None else _read_kept(keep, fingerprint)

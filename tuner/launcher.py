@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tuner import parent_pipe, processes, strays
+from tuner.inherited import handed_on
 from tuner.protocol import Phase, TrialRequest
 from tuner.strays import Family, Stray, find_strays, kill_strays
 from tuner.trial_dir import TrialDir
@@ -20,16 +21,19 @@ GRACE_S = 10.0
 
 
 def default_deadlines(time_budget_s: float) -> dict[Phase, float]:
-    """Return the seconds that each phase may take in a search of `time_budget_s`."""
-    first_step = max(180.0, time_budget_s / 4)
+    """Return the seconds that each phase may take in a search of `time_budget_s`.
+
+    Every phase with optimizer steps in it grows with the time budget: a step alone may take minutes.
+    """
+    first_step, steps = max(180.0, time_budget_s / 4), max(300.0, time_budget_s / 4)
     return {
         Phase.START: 180.0,
         Phase.LOAD: 300.0,
         Phase.WARMUP_BATCH: first_step,
         Phase.FIRST_STEP: first_step,
-        Phase.SETTLE: 300.0,
-        Phase.STEADY: 300.0,
-        Phase.LONGEST_BATCH: 300.0,
+        Phase.SETTLE: steps,
+        Phase.STEADY: steps,
+        Phase.LONGEST_BATCH: steps,
     }
 
 
@@ -111,15 +115,16 @@ class Launcher:
 
 def worker_environment(base: Mapping[str, str], request: TrialRequest, read_end: int) -> dict[str, str]:
     """Return the whole environment of a worker."""
-    environment = dict(base) | request.environment
-    # With it torch would share compiled code of another job between cold trials.
-    environment.pop("TORCH_COMPILE_JOB_ID", None)
-    return environment | {
-        "CUDA_VISIBLE_DEVICES": request.device_uuid or "",
-        "TORCHINDUCTOR_CACHE_DIR": os.path.join(request.cache_dir, "inductor"),
-        "TRITON_CACHE_DIR": os.path.join(request.cache_dir, "triton"),
-        "PYTHONUNBUFFERED": "1",
-        parent_pipe.PIPE_VARIABLE: str(read_end),
-        strays.TRIAL_VARIABLE: request.trial_uuid,
-        strays.PARENT_VARIABLE: processes.identity(os.getpid()),
-    }
+    return (
+        handed_on(base)
+        | request.environment
+        | {
+            "CUDA_VISIBLE_DEVICES": request.device_uuid or "",
+            "TORCHINDUCTOR_CACHE_DIR": os.path.join(request.cache_dir, "inductor"),
+            "TRITON_CACHE_DIR": os.path.join(request.cache_dir, "triton"),
+            "PYTHONUNBUFFERED": "1",
+            parent_pipe.PIPE_VARIABLE: str(read_end),
+            strays.TRIAL_VARIABLE: request.trial_uuid,
+            strays.PARENT_VARIABLE: processes.identity(os.getpid()),
+        }
+    )

@@ -93,6 +93,16 @@ def test_the_environment_of_card_and_cpu() -> None:
     assert base["TORCH_COMPILE_JOB_ID"] == "job"
 
 
+def test_the_users_settings_of_torch_are_not_a_strategys() -> None:
+    base = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TORCHINDUCTOR_MAX_AUTOTUNE": "1", "HOME": "/home"}
+    asked = request(environment={"TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC": "0"})
+    seen = worker_environment(base, asked, 5)
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in seen and "TORCHINDUCTOR_MAX_AUTOTUNE" not in seen
+    assert seen["TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC"] == "0" and seen["HOME"] == "/home"
+    on = request(environment={"PYTORCH_ALLOC_CONF": "expandable_segments:True"})
+    assert worker_environment(base, on, 5)["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+
+
 def test_a_worker_that_hangs_is_ended_at_its_deadline(run: Callable[..., Attempt]) -> None:
     attempt = run("hang", asked=request(deadlines={Phase.FIRST_STEP: 0.3}))
     assert attempt.kill_reason is KillReason.DEADLINE and attempt.exit_signal == signal.SIGKILL
@@ -238,3 +248,5 @@ def test_default_deadlines() -> None:
     assert set(short) == set(Phase)
     assert short[Phase.FIRST_STEP] == 180 and long[Phase.FIRST_STEP] == 900
     assert long[Phase.WARMUP_BATCH] == long[Phase.FIRST_STEP]
+    for phase in (Phase.SETTLE, Phase.STEADY, Phase.LONGEST_BATCH):
+        assert short[phase] == 300 and long[phase] == 900, "steps of a minute each have to fit"

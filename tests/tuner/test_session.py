@@ -92,6 +92,22 @@ def test_what_was_assumed_is_noted(bench: Bench) -> None:
         assert made.notes[0] == "assumed: random weights (memory and speed do not depend on them)"
 
 
+def test_variables_that_are_not_handed_on_are_named(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Mapping[str, str]] = []
+
+    def ask(_device: str, _cache: Path, environment: Mapping[str, str], *_: object) -> Any:
+        seen.append(environment)
+        return HEALTHY
+
+    monkeypatch.setattr(check, "ask_child", ask)
+    with opened({"TORCH_LOGS": "+all", "PYTORCH_ALLOC_CONF": "x:1", "HOME": "/home"}) as made:
+        notes = [note for note in made.notes if "not handed on" in note]
+    assert len(notes) == 1 and notes[0].endswith(": PYTORCH_ALLOC_CONF, TORCH_LOGS")
+    assert "TORCH_LOGS" not in seen[0] and seen[0]["HOME"] == "/home"
+    with opened({"HOME": "/home"}) as made:
+        assert not any("not handed on" in note for note in made.notes)
+
+
 def test_the_check_is_made_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
