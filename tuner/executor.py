@@ -163,10 +163,7 @@ class LocalExecutor:
             return trial.attempt or self._try_launch(trial)
         if trial.attempt is None:
             trial.attempt, trial.since = trial.worker.poll(), time.monotonic()
-        # Handed over once the device is as before, or is not going to be: then the next trial tells.
-        if trial.attempt is None or not (trial.cancelled or self._is_back(trial)):
-            return None
-        return trial.attempt
+        return None if trial.attempt is None else self._hand_over(trial, trial.attempt)
 
     def _try_launch(self, trial: _Trial) -> Attempt | None:
         if trial.cancelled:
@@ -190,13 +187,25 @@ class LocalExecutor:
         trial.request = request
         trial.worker = self._launcher.start(request, trial.trial_dir, command, meter)
 
-    def _is_back(self, trial: _Trial) -> bool:
+    def _hand_over(self, trial: _Trial, attempt: Attempt) -> Attempt | None:
+        """Return the attempt once the device is as before; None: not yet.
+
+        Where the device is not going to be, others came during the trial, and what it came to is
+        theirs: in a container their numbers are not ours, and nobody could be told from the worker before.
+        """
         if self._device.uuid is None or self._start is None or self._shared_card:
-            return True
-        if self._must_pause(trial):
-            return False
+            return attempt
+        if attempt.kill_reason is KillReason.CANCELLED:
+            return attempt
+        if self._must_pause(trial) and not trial.cancelled:
+            return None
         drift = devices.compare(self._start, devices.read_base_line(self._device.uuid))
-        return drift.clean or self._waited(trial)
+        if drift.clean:
+            return attempt
+        if not (trial.cancelled or self._waited(trial)):
+            return None
+        foreign = attempt.foreign or drift.foreign
+        return attempt.model_copy(update={"kill_reason": KillReason.FOREIGN, "foreign": foreign})
 
     def _must_pause(self, trial: _Trial) -> bool:
         now = time.monotonic()

@@ -206,6 +206,30 @@ def test_the_attempt_waits_until_the_card_is_as_before(card: FakeNvml, open_exec
     assert poll_until_done(executor, 1).exit_code == 0
 
 
+@pytest.mark.parametrize("name", ["ok", "no_result"])
+def test_who_came_during_a_trial_is_not_charged_to_it(
+    card: FakeNvml, open_executor: Open, folder: TrialDir, name: str
+) -> None:
+    executor = open_executor(list_cards()[0], name, wait_s=0.4)
+    executor.submit(on_card(), folder)
+    # As in a container: nobody's number is one of ours, so that `foreign` can name no one.
+    card.used, card.compute = IDLE + 4 * GIB, [Entry(4_190_001, GIB), Entry(4_190_002, 4 * GIB)]
+    attempt = poll_until_done(executor)
+    assert attempt.kill_reason is KillReason.FOREIGN
+    verdict = classify(attempt)
+    assert verdict.outcome is Outcome.DEVICE_NOT_CLEAN and "4.00 GiB more in use" in verdict.detail
+
+
+def test_a_stopped_trial_stays_interrupted_whoever_is_there(
+    card: FakeNvml, open_executor: Open, folder: TrialDir
+) -> None:
+    executor = open_executor(list_cards()[0], "hang", wait_s=60)
+    handle = executor.submit(on_card(), folder)
+    card.used = IDLE + 4 * GIB
+    executor.cancel(handle)
+    assert classify(poll_until_done(executor, 5)).outcome is Outcome.INTERRUPTED
+
+
 def test_a_desktop_lowers_the_limit(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
     device = list_cards()[0]
     total = device.total_bytes
