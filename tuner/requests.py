@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -97,6 +97,10 @@ class Requests:
             peaks = (record.peak_device_bytes, record.peak_reserved_bytes)
             if record.outcome is Outcome.OK and peaks[0] is not None and peaks[1] is not None:
                 self._outside.setdefault(mode_class(record.strategy), peaks[0] - peaks[1])
+
+    def take_outside(self, strategy: Mapping[str, Value], outside_bytes: int) -> None:
+        """Take what lies outside the allocator in `strategy`'s kind of mode from elsewhere, whatever was learned."""
+        self._outside[mode_class(strategy)] = outside_bytes
 
     def record(self, attempt: Attempt, verdict: Verdict, *, role: Role, source: str, number: int | None) -> TrialRecord:
         """Return what is kept of an attempt."""

@@ -75,6 +75,8 @@ def run_plan(
         requests = make_requests(bench, study.name, spec)
         ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
         requests.learn(ledger.records)
+        if (outside := outside_bytes(plan, bench)) is not None:
+            requests.take_outside(plan.strategy, outside)
         folder = requests.folder("run")
         request = requests.make(dict(plan.strategy), folder, role="run")
         listener.started(study, bench.notes, 1, None)
@@ -95,6 +97,18 @@ def run_plan(
     if record.outcome is Outcome.DEVICE_NOT_CLEAN:
         raise MachineError(record.detail)
     return record
+
+
+def outside_bytes(plan: ExportedPlan, bench: Bench) -> int | None:
+    """Return what the file's cap left outside the allocator; None: it was of another card or budget.
+
+    It was proved under that cap; the one that is assumed before any trial may be lower, and it would die.
+    """
+    then, now = plan.environment, bench.environment
+    same_card = (then.device_name, then.device_total_bytes) == (now.device_name, now.device_total_bytes)
+    if plan.cap_bytes is None or not same_card or plan.budget_bytes != bench.asked_bytes:
+        return None
+    return plan.limit_bytes - plan.cap_bytes
 
 
 def _refuse_impossible(plan: ExportedPlan, target: Target) -> Conflict | None:
@@ -178,6 +192,8 @@ def compare_view(plan: ExportedPlan, record: TrialRecord, result: Comparison) ->
     now = {p.phase: p.device_bytes for p in record.result.phases} if record.result else {}
     for phase, size in m.peak_device_bytes_by_phase.items():
         _row(table, f"  in {phase}", size, now.get(phase), lambda v: format_gib(int(v)))
+    if plan.flags or record.flags:
+        table.add_row("flags", ", ".join(plan.flags), ", ".join(record.flags), "")
     _row(table, "compile s", m.compile_seconds, record.compile_seconds, lambda v: f"{v:.1f}")
     return table
 

@@ -186,3 +186,12 @@ def test_a_request_says_why_it_is_launched(tmp_path: Path) -> None:
     makes = requests(tmp_path)
     assert makes.make(LAYER, makes.folder("0")).role == "search"
     assert makes.make(LAYER, makes.folder("proof"), cold=True, role="proof").role == "proof"
+
+
+def test_a_files_cap_goes_before_what_was_learned(tmp_path: Path) -> None:
+    makes = requests(tmp_path)
+    peaks: dict[str, Any] = {"peak_device_bytes": 20 * GIB, "peak_reserved_bytes": 18 * GIB}
+    makes.learn([record_of(strategy=LAYER, **peaks)])
+    makes.take_outside(LAYER, GIB // 2)
+    assert makes.cap_bytes(LAYER) == makes.limits.limit_bytes - GIB // 2
+    assert makes.cap_bytes(BASELINE) == makes.limits.limit_bytes - int(1.1 * GIB)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,14 @@ from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.export import exported
 from tuner.outcome import Outcome
 from tuner.plan import ExportedPlan
+from tuner.protocol import Flag
 from tuner.record import TrialRecord, best
 from tuner.records import Records
-from tuner.run_again import compare, compare_view, run_plan
+from tuner.requests import Requests
+from tuner.run_again import compare, compare_view, outside_bytes, run_plan
 from tuner.space import canonical
 from tuner.storage import open_storage
+from tuner.units import GIB
 
 __all__ = ["bench"]
 LAYER = canonical({"mode": "default", "scope": "layer"})
@@ -57,6 +61,31 @@ def test_without_a_spread_95_percent_are_needed() -> None:
     assert compare(plan, record_of(tokens_per_s=949.0)).exit_code is ExitCode.DOES_NOT_HOLD
 
 
+def test_the_files_cap_is_kept_on_the_same_card_and_budget() -> None:
+    card = ENVIRONMENT.model_copy(update={"device_type": "cuda", "device_name": "C", "device_total_bytes": 24 * GIB})
+    plan = plan_of().model_copy(
+        update={"environment": card, "budget_bytes": 24 * GIB, "limit_bytes": 22 * GIB, "cap_bytes": 21 * GIB}
+    )
+
+    def outside(plan: ExportedPlan = plan, asked: int = 24 * GIB, **changes: Any) -> int | None:
+        bench = SimpleNamespace(environment=card.model_copy(update=changes), asked_bytes=asked)
+        return outside_bytes(plan, bench)  # type: ignore[arg-type]
+
+    assert outside() == GIB
+    assert outside(asked=16 * GIB) is None
+    assert outside(device_name="D") is None and outside(device_total_bytes=80 * GIB) is None
+    assert outside(plan.model_copy(update={"cap_bytes": None})) is None
+
+
+def test_a_run_has_the_cap_of_the_file(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[tuple[str, int]] = []
+    monkeypatch.setattr(Requests, "take_outside", lambda _, strategy, size: taken.append((strategy["mode"], size)))
+    monkeypatch.setattr(run_again, "outside_bytes", lambda *_: 7)
+    _, plan = searched(bench)
+    run(bench, plan)
+    assert taken == [("default", 7)]
+
+
 def test_both_are_shown_side_by_side() -> None:
     record = record_of(tokens_per_s=900.0, result=result_of(throughput=throughput_of(900.0)))
     plan = plan_of()
@@ -65,6 +94,13 @@ def test_both_are_shown_side_by_side() -> None:
     text = " ".join(console.export_text().split())
     assert "tokens/s 1,000 900 0.900" in text and "peak device 20.00 GiB 20.00 GiB 1.000" in text
     assert "in first_step 5.00 GiB 5.00 GiB 1.000" in text
+
+
+def test_flags_are_shown_of_both() -> None:
+    flagged = record_of(tokens_per_s=900.0, flags=(Flag.UNCHECKED,))
+    console = Console(width=100, record=True)
+    console.print(compare_view(plan_of(), flagged, compare(plan_of(), flagged)))
+    assert "flags unchecked" in " ".join(console.export_text().split())
 
 
 # Runs.
