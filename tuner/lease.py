@@ -12,6 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from tuner import processes
 from tuner.errors import MachineError
 from tuner.tables import LeaseRow
 
@@ -28,6 +29,7 @@ class Lease:
     host: str
     pid: int
     boot_id: str
+    """Of the kernel, with the number of the pid namespace behind a colon."""
     process_started: int
     """Clock ticks after boot at which the process began."""
     beat_at: float
@@ -36,11 +38,11 @@ class Lease:
     def is_live(self) -> bool:
         """Does the holder still run?
 
-        A process on this host is looked at; one elsewhere (a container has a host name of its
-        own) is judged by its last beat.
+        A process on this host is looked at; one elsewhere, or in another container that goes by
+        the same host name, is judged by its last beat.
         """
         here = this_process("")
-        if self.host != here.host:
+        if self.host != here.host or _namespace(self.boot_id) != _namespace(here.boot_id):
             return time.time() - self.beat_at < SILENCE_SECONDS
         return self.boot_id == here.boot_id and process_started(self.pid) == self.process_started
 
@@ -53,10 +55,14 @@ def this_process(study: str) -> Lease:
         token=uuid.uuid4().hex,
         host=socket.gethostname(),
         pid=pid,
-        boot_id=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        boot_id=f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}:{processes.pid_namespace()}",
         process_started=process_started(pid) or 0,
         beat_at=time.time(),
     )
+
+
+def _namespace(boot_id: str) -> str:
+    return boot_id.partition(":")[2]
 
 
 def process_started(pid: int) -> int | None:

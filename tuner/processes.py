@@ -120,14 +120,30 @@ def describe(pid: int) -> str:
     return f"{pid} {command[:100]}"
 
 
+def pid_namespace() -> int:
+    """Return the number of the namespace in which we count processes; a container has its own.
+
+    0 where the kernel does not tell.
+    """
+    try:
+        return (_PROC / "self" / "ns" / "pid").stat().st_ino
+    except OSError:
+        return 0
+
+
 def identity(pid: int) -> str:
-    """Return ``PID:START``, which names one process of this boot for ever; ``PID:0`` when it is gone."""
+    """Return ``PID:START:NAMESPACE``, which names one process of this boot for ever; START 0 when it is gone."""
     stat = read_stat(pid)
-    return f"{pid}:{stat.start_ticks if stat else 0}"
+    return f"{pid}:{stat.start_ticks if stat else 0}:{pid_namespace()}"
+
+
+def is_ours_to_judge(process_identity: str) -> bool:
+    """Was `identity` made in our own namespace? Another's numbers mean other processes here."""
+    return process_identity.split(":")[2:] == [str(pid_namespace())]
 
 
 def is_alive(process_identity: str) -> bool:
-    """Does the process that `identity` named still live?"""
+    """Does the process that `identity` named in this namespace still live?"""
     pid = int(process_identity.partition(":")[0])
     stat = read_stat(pid)
     return stat is not None and stat.alive and identity(pid) == process_identity

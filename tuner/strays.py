@@ -90,12 +90,15 @@ class Family:
 
 
 def find_strays() -> list[Stray]:
-    """Return the processes of trials whose search is dead; those of a living search are no strays."""
+    """Return the processes of trials whose search is dead; those of a living search are no strays.
+
+    Those of another container are left alone: whether their search lives cannot be told from here.
+    """
     found: list[Stray] = []
     for pid in processes.all_pids():
         environment = processes.read_environment(pid)
         trial_uuid, parent = environment.get(TRIAL_VARIABLE), environment.get(PARENT_VARIABLE)
-        if not trial_uuid or not parent or processes.is_alive(parent):
+        if not trial_uuid or not parent or not processes.is_ours_to_judge(parent) or processes.is_alive(parent):
             continue
         stat = processes.read_stat(pid)
         if stat is not None and stat.alive:

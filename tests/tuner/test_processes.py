@@ -65,5 +65,14 @@ def test_the_dead_and_the_gone() -> None:
 
 
 def test_a_number_used_again_is_another_process() -> None:
-    pid, _, start = processes.identity(os.getpid()).partition(":")
-    assert not processes.is_alive(f"{pid}:{int(start) + 1}")
+    pid, start, namespace = processes.identity(os.getpid()).split(":")
+    assert not processes.is_alive(f"{pid}:{int(start) + 1}:{namespace}")
+
+
+def test_a_process_of_another_container_is_not_ours_to_judge() -> None:
+    mine = processes.identity(os.getpid())
+    assert processes.is_ours_to_judge(mine)
+    pid, start, namespace = mine.split(":")
+    assert int(namespace) == os.stat("/proc/self/ns/pid").st_ino
+    assert not processes.is_ours_to_judge(f"{pid}:{start}:{int(namespace) + 1}")
+    assert not processes.is_ours_to_judge(f"{pid}:{start}"), "of a version that did not say"

@@ -19,6 +19,7 @@ from tuner import lease
 from tuner.errors import MachineError, WrongInput
 from tuner.lease import process_started, this_process
 from tuner.outcome import Outcome
+from tuner.processes import pid_namespace
 from tuner.protocol import Parity, Phase
 from tuner.records import Records
 from tuner.storage import Storage, open_storage
@@ -203,9 +204,12 @@ def test_the_lease_of_a_dead_process_is_taken_over(records: Records) -> None:
     gone.wait()
     _hold(records, "ended", pid=gone.pid)
     _hold(records, "another with this pid", process_started=1)
-    _hold(records, "before the last boot", boot_id="another")
+    _hold(records, "before the last boot", boot_id=f"another:{pid_namespace()}")
+    elsewhere = {"boot_id": f"another:{pid_namespace() + 1}", "beat_at": 0.0}
+    _hold(records, "silent in another container", **elsewhere)
     _hold(records, "silent elsewhere", host="elsewhere", beat_at=0.0)
-    for study in ("ended", "another with this pid", "before the last boot", "silent elsewhere"):
+    ended = ("ended", "another with this pid", "before the last boot")
+    for study in (*ended, "silent elsewhere", "silent in another container"):
         assert records.lease_holder(study) is None
         held = records.acquire_lease(study)
         assert records.lease_holder(study) == held
@@ -214,6 +218,14 @@ def test_the_lease_of_a_dead_process_is_taken_over(records: Records) -> None:
 def test_a_lease_on_another_host_is_live_while_it_beats(records: Records) -> None:
     _hold(records, "s", host="elsewhere", pid=1)
     with pytest.raises(MachineError, match="by process 1 on elsewhere"):
+        records.acquire_lease("s")
+
+
+def test_a_lease_in_another_container_of_this_host_name_is_live_while_it_beats(records: Records) -> None:
+    boot_id = this_process("s").boot_id.partition(":")[0]
+    # Its process number is nobody's here, or somebody else's.
+    _hold(records, "s", boot_id=f"{boot_id}:{pid_namespace() + 1}", pid=4_194_303)
+    with pytest.raises(MachineError, match="by process 4194303"):
         records.acquire_lease("s")
 
 
@@ -226,7 +238,7 @@ def test_a_beat_tells_that_the_lease_was_taken_over(records: Records) -> None:
 
 
 def test_of_two_that_find_a_dead_lease_one_wins(records: Records) -> None:
-    _hold(records, "s", boot_id="another")
+    _hold(records, "s", boot_id=f"another:{pid_namespace()}")
     dead = lease.holder(records.engine, "s")
     assert lease._take(records.engine, this_process("s"), dead)
     assert not lease._take(records.engine, this_process("s"), dead)

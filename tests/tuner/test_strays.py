@@ -12,7 +12,7 @@ import pytest
 from tuner import parent_pipe, processes
 from tuner.strays import PARENT_VARIABLE, TRIAL_VARIABLE, Family, find_strays, kill_strays
 
-NOBODY = "4194303:1"
+NOBODY = f"4194303:1:{processes.pid_namespace()}"
 """A process that does not exist."""
 
 
@@ -36,6 +36,18 @@ def test_an_orphan_known_by_its_marker_alone_is_killed_and_reaped(attempt: int) 
     finally:
         os.kill(other, signal.SIGKILL)  # Raises where it went too, though it is another trial's.
         os.waitpid(other, 0)
+
+
+def test_a_worker_of_another_container_is_left_alone() -> None:
+    parent_pipe.become_subreaper()
+    trial_uuid = uuid.uuid4().hex
+    # Its search has a number that is nobody's here.
+    worker = start_orphan(trial_uuid, f"4194303:1:{processes.pid_namespace() + 1}")
+    try:
+        assert trial_uuid not in {stray.trial_uuid for stray in find_strays()}
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        os.waitpid(worker, 0)
 
 
 def test_only_the_strays_of_dead_searches_are_found() -> None:
