@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+NOT_WARMED_UP = "warmup_fraction: the warm-up batch has not been run; call `Applied.warm_up` before the first step"
+
 
 @dataclass(slots=True, kw_only=True)
 class Applied:
@@ -25,9 +27,9 @@ class Applied:
     accumulation: int
     """Forwards per optimizer step: the workload's sequences per step over the micro-batch."""
     warmup: int | None
-    """Sequences of a warm-up batch before the first step; None: none."""
+    """Sequences of a warm-up batch before the first step; None: none. See `warm_up`."""
     unapplied: tuple[str, ...]
-    """What could not be applied, a sentence each."""
+    """What could not be applied, or has not been yet, or differs from what was measured; a sentence each."""
     done: tuple[str, ...]
     """What was applied, a sentence each."""
     precision: Precision
@@ -59,6 +61,23 @@ class Applied:
         dtype = {Precision.BF16_MIXED: torch.bfloat16, Precision.FP16_MIXED: torch.float16}.get(self.precision)
         with torch.autocast(self.device_type, dtype=dtype) if dtype else contextlib.nullcontext():
             yield
+
+    def warm_up(self, loss_of: Callable[[int], torch.Tensor]) -> None:
+        """Compile on a smaller batch before the first step, where the strategy asks for it; else do nothing.
+
+        Runs forward and backward and drops the gradients: it trains nothing.
+
+        Args:
+            loss_of: returns the loss of a batch of so many sequences.
+        """
+        if self.warmup is None:
+            return
+        with self.forward():
+            loss = loss_of(self.warmup)
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        self.zero_grad()
+        self.unapplied = tuple(sentence for sentence in self.unapplied if sentence != NOT_WARMED_UP)
 
     def zero_grad(self) -> None:
         """Zero the gradients: in place where CUDA graphs hold them, else by dropping them."""

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from strategies.knob import GRAPH_MODES, CompilePlan, Knob, Severity, Stage, Strategy, Target
 from strategies.registry import KNOBS
-from tuner.applied import Applied, Step
+from tuner.applied import NOT_WARMED_UP, Applied, Step
 from tuner.errors import WrongInput
 from tuner.layers import BuildConflict, decoder_layers, make_traceable, scope_modules, switch_cache_off
 from tuner.mismatch import active_dropout, mismatches
@@ -29,6 +29,8 @@ __all__ = ["Applied", "BuildConflict", "Plan", "Step", "apply", "decoder_layers"
 
 OptimizerFactory = Callable[..., "torch.optim.Optimizer"]
 
+ALLOCATOR, ALLOCATOR_BEFORE = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+"""torch reads the second, older name where the first is not set (c10/core/AllocatorConfig.cpp)."""
 _INPUT_GRAD_HOOK = re.compile(r"make_inputs?_require_grads?")
 
 
@@ -38,6 +40,8 @@ class Plan:
 
     strategy: Strategy
     workload: Workload
+    process_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the environment in which it was measured; those set otherwise are named, not refused."""
 
 
 def environment(strategy: Strategy) -> dict[str, str]:
@@ -72,7 +76,11 @@ def apply(
         from tuner.plan import load_plan
 
         exported = load_plan(Path(plan))
-        plan = Plan(strategy=exported.strategy, workload=exported.workload)
+        plan = Plan(
+            strategy=exported.strategy,
+            workload=exported.workload,
+            process_environment=exported.process_environment,
+        )
     build = ModelBuild(model, plan)
     build.check_process()
     build.check_model()
@@ -94,6 +102,7 @@ class ModelBuild:
 
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model, self.workload = model, plan.workload
+        self.process_environment = plan.process_environment
         self.strategy = canonical(plan.strategy)
         self.device_type: str = next(model.parameters()).device.type
         self.environment: dict[str, str] = {}
@@ -145,12 +154,34 @@ class ModelBuild:
             self.remove_input_grad_hooks()
 
     def check_process(self) -> None:
-        """Raise where a variable that had to be set before torch was imported is not."""
-        for name, value in environment(self.strategy).items():
-            if os.environ.get(name) != value:
-                raise WrongInput(
-                    name, f"must be {value!r} in the environment before torch is imported", os.environ.get(name)
+        """Raise where a variable that had to be set before torch was imported is not; name what else differs.
+
+        Raises:
+            WrongInput: naming the variable and its value.
+        """
+        needed = environment(self.strategy)
+        for name, value in needed.items():
+            if not _settings(value).items() <= _settings(_set_to(name)).items():
+                rule = f"must be {value!r} in the environment before torch is imported"
+                raise WrongInput(name, rule, os.environ.get(name))
+        self._refuse_expandable_segments()
+        for name, value in self.process_environment.items():
+            if name not in needed and os.environ.get(name) != value:
+                found = os.environ.get(name)
+                self.unapplied.append(
+                    f"{name}: measured with {value!r}, here it is {found!r}"
+                    if found is not None
+                    else f"{name}: measured with {value!r}, here it is not set"
                 )
+
+    def _refuse_expandable_segments(self) -> None:
+        # Only a card's allocator reads it, and only from the environment does it change what was measured.
+        if self.device_type != "cuda" or self.strategy["expandable_segments"]:
+            return
+        if _settings(_set_to(ALLOCATOR)).get("expandable_segments", "").lower() == "true":
+            name = ALLOCATOR if ALLOCATOR in os.environ else ALLOCATOR_BEFORE
+            rule = "must not switch expandable_segments on: the plan was measured without"
+            raise WrongInput(name, rule, os.environ.get(name))
 
     def check_model(self) -> None:
         """Note in what the model differs from the plan's; raise where that makes the strategy wrong."""
@@ -205,6 +236,8 @@ class ModelBuild:
         if not params:
             raise BuildConflict("the model has no parameter that requires a gradient")
         optimizer, unapplied = self._optimizer(params, factory)
+        if self.warmup_rows is not None:
+            unapplied.append(NOT_WARMED_UP)
         accumulation, rest = divmod(self.workload.batch_size, self.micro_batch)
         if rest:
             size = self.workload.batch_size
@@ -238,6 +271,18 @@ class ModelBuild:
         if type(made) is self.optimizer_class:
             return made, []
         return made, [f"optimizer: {type(made).__name__} was used in place of {self.optimizer_class.__name__}"]
+
+
+def _set_to(name: str) -> str:
+    """The value of a variable; of the allocator's under its older name too."""
+    older = os.environ.get(ALLOCATOR_BEFORE, "") if name == ALLOCATOR else ""
+    return os.environ.get(name, older)
+
+
+def _settings(text: str) -> dict[str, str]:
+    """Split ``name:value,name:value``; a value that is no such list is one setting of its own."""
+    pairs = (part.strip().partition(":") for part in text.split(","))
+    return {name.strip(): value.strip() for name, _, value in pairs if name}
 
 
 def _of_the_model(dropout: float, workload: Workload) -> str:

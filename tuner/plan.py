@@ -55,6 +55,8 @@ class ExportedPlan(Frozen):
     """What the allocator may reserve; none on a CPU."""
     environment: Environment
     """Card, driver and versions."""
+    process_environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of the worker's environment that bear on what was measured: threads, workspaces."""
     seed: int = 0
     study: str
     trial: int | None = None

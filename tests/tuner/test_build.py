@@ -175,6 +175,55 @@ def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment({"expandable_segments": True}) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_the_allocators_settings_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
+    applied_to(Stack(), expandable_segments=True)
+    build = ModelBuild(Stack(), Plan(strategy={}, workload=shaped()))
+    build.check_process()  # a CPU has no such allocator
+    build.device_type = "cuda"
+    with pytest.raises(WrongInput, match=rf"^{name}: must not switch expandable_segments on"):
+        build.check_process()
+    monkeypatch.setenv(name, "expandable_segments:False")
+    build.check_process()
+
+
+def test_what_was_measured_in_another_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    measured = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+    applied = apply(Stack(), Plan(strategy={}, workload=shaped(), process_environment=measured))
+    assert applied.unapplied == (
+        "MKL_NUM_THREADS: measured with '1', here it is '7'",
+        "GOMP_SPINCOUNT: measured with '0', here it is not set",
+    )
+
+
+def test_the_warm_up_batch_is_named_until_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
+    model = Stack()
+    before = copy.deepcopy(model.state_dict())
+    strategy = {"mode": "default", "dynamic": "true", "micro_batch": 4, "warmup_fraction": 0.5}
+    applied = applied_to(model, **strategy)
+    assert [sentence for sentence in applied.unapplied if "call `Applied.warm_up`" in sentence]
+    ran: list[int] = []
+
+    def loss_of(rows: int) -> torch.Tensor:
+        ran.append(rows)
+        ids = torch.zeros(rows, 4, dtype=torch.long)
+        loss: torch.Tensor = model(ids, ids)["loss"]
+        return loss
+
+    applied.warm_up(loss_of)
+    assert ran == [2] and applied.unapplied == ()
+    assert all(p.grad is None for p in model.parameters())
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    applied_to(Stack()).warm_up(loss_of)  # this strategy has none
+    assert ran == [2]
+
+
 def test_another_optimizer_is_named() -> None:
     def sgd(params: Any, default: type[torch.optim.Optimizer], **defaults: Any) -> torch.optim.Optimizer:
         assert default is torch.optim.AdamW and defaults == {"fused": True}

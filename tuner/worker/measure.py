@@ -51,7 +51,7 @@ class Trial:
         self.load()
         if self.applied.warmup:
             self.enter(Phase.WARMUP_BATCH)
-            self._slow_seconds.append(self.steps.warm_up(self.applied.warmup))
+            self._slow_seconds.append(self.steps.warm_up())
         self.first_step()
         self.settle()
         self.steady()

@@ -33,14 +33,10 @@ class Steps:
         self.memory.synchronize()
         return float(loss), time.perf_counter() - started
 
-    def warm_up(self, rows: int) -> float:
-        """Run a small batch forward and backward and drop its gradients; return its seconds."""
+    def warm_up(self) -> float:
+        """Run the warm-up batch; return its seconds."""
         started = time.perf_counter()
-        with self.applied.forward():
-            loss = self.loss(self.batches.warmup(rows))
-        loss.backward()
-        del loss
-        self.applied.zero_grad()
+        self.applied.warm_up(lambda rows: self.loss(self.batches.warmup(rows)))
         self.memory.synchronize()
         return time.perf_counter() - started
 
