@@ -15,6 +15,7 @@ from tuner.errors import WrongInput
 from tuner.plan import ExportedPlan, Measured, load_plan
 from tuner.protocol import Phase
 from tuner.record import StudyRecord, TrialRecord, best
+from tuner.seen import as_seen, seen
 from tuner.wording import cause, figures, flag_words
 
 __all__ = ["ExportedPlan", "choose", "exported", "load_plan", "to_yaml", "write"]
@@ -30,6 +31,7 @@ def choose(study: StudyRecord, records: Sequence[TrialRecord], trial: int | None
     Raises:
         WrongInput: there is no such trial, or it was not measured to its end.
     """
+    records = seen(study, records)
     if trial is None:
         return best(records, study.limit_bytes)
     found = next((r for r in records if r.study == study.name and r.number == trial), None)
@@ -45,7 +47,13 @@ def choose(study: StudyRecord, records: Sequence[TrialRecord], trial: int | None
 
 
 def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
-    """Return the plan of a record that was measured to its end."""
+    """Return the plan of a record that was measured to its end, for the budget of `study`.
+
+    The record may have been measured for another budget: the plan has the study's, and its cap
+    leaves as much outside the allocator as the record's did.
+    """
+    record = as_seen(study, record)
+    own = record.study == study.name
     return ExportedPlan(
         made_by=f"compile-tuner {__version__}",
         strategy=record.strategy,
@@ -53,13 +61,13 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
         measured=measured(record),
         proved=record.role == "proof",
         flags=record.flags,
-        budget_bytes=record.budget_bytes,
-        limit_bytes=record.limit_bytes,
-        cap_bytes=record.cap_bytes,
+        budget_bytes=study.budget_bytes,
+        limit_bytes=study.limit_bytes,
+        cap_bytes=None if record.cap_bytes is None else study.limit_bytes - (record.limit_bytes - record.cap_bytes),
         environment=study.environment,
         seed=record.seed,
-        study=record.study,
-        trial=record.number,
+        study=study.name,
+        trial=record.number if own else None,
         uuid=record.uuid,
         fingerprint=record.fingerprint,
     )

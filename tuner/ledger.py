@@ -10,6 +10,7 @@ from strategies.registry import KNOBS
 from tuner.outcome import Outcome
 from tuner.protocol import Parity, Phase
 from tuner.record import StudyRecord, TrialRecord, best, standing
+from tuner.seen import seen
 from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
 from tuner.verdict import dies_while_loading, is_of_memory, leanest_died
@@ -22,7 +23,7 @@ class Ledger:
     """The records of one key under one limit.
 
     Args:
-        records: in the order in which they were written.
+        records: in the order in which they were written; taken as the study sees them.
         equivalent: is told each fingerprint that is known to give the same as one that ran.
         eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
         space: what may be proposed; None: nothing is, by a `run`.
@@ -49,7 +50,7 @@ class Ledger:
         self._best: TrialRecord | None = None
         self._judged = 0
         """Records that `_best` takes account of: it is asked for often while a trial runs."""
-        for record in records:
+        for record in seen(study, records):
             self.add(record)
 
     def add(self, record: TrialRecord) -> None:

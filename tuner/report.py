@@ -13,6 +13,7 @@ from tuner.outcome import Outcome
 from tuner.protocol import Flag
 from tuner.record import StudyRecord, TrialRecord, feasible, standing
 from tuner.report_words import answer, would_have_to_give
+from tuner.seen import seen
 from tuner.space import describe, fingerprint
 from tuner.verdict import verdict
 from tuner.wording import cause, flag_words, headroom_bytes
@@ -78,6 +79,7 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
         records: of the study's key, in the order in which they were written.
         eager_only: the user fixed ``mode=off`` (`verdict`).
     """
+    records = seen(study, records)
     own = [record for record in records if record.study == study.name]
     fits = feasible(records, study.limit_bytes)
     winner = fits[0] if fits else None

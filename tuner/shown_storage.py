@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.records import Records
+from tuner.seen import seen
 from tuner.told import FINGERPRINT, attributes_of, constraints_of, state_of, value_of
 from tuner.units import GIB
 from tuner.wording import cause, headroom_bytes
@@ -60,7 +61,7 @@ class ShownStorage(BaseStorage):
         study = self.records.study(self.inner.get_study_name_from_id(study_id))
         if study is None:
             return None
-        records = self.records.for_key(study.key)
+        records = seen(study, self.records.for_key(study.key))
         return Known(study, standing(records, study.limit_bytes), best(records, study.limit_bytes))
 
     def has_best(self, study_id: int) -> bool:

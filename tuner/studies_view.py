@@ -12,6 +12,7 @@ from tuner.outcome import Outcome
 from tuner.progress import make_console
 from tuner.record import StudySummary, best
 from tuner.records import Records
+from tuner.seen import seen
 from tuner.space import describe
 from tuner.units import format_gib
 from tuner.wording import outcome_words
@@ -41,7 +42,7 @@ def listed(records: Records) -> list[Listed]:
 
 def _row(records: Records, summary: StudySummary) -> Listed:
     study = summary.study
-    winner = best(records.for_key(study.key), study.limit_bytes)
+    winner = best(seen(study, records.for_key(study.key)), study.limit_bytes)
     return Listed(
         name=study.name,
         used_at=summary.used_at,

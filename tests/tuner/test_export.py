@@ -37,6 +37,19 @@ def test_everything_that_was_measured_is_there() -> None:
     assert plan.strategy == record.strategy
 
 
+def test_a_record_of_another_budget_is_exported_for_the_studys_own() -> None:
+    there = measured(study="big", role="proof", budget_bytes=80 * GIB, limit_bytes=77 * GIB, cap_bytes=75 * GIB)
+    plan = exported(study_of(), there)
+    assert (plan.budget_bytes, plan.limit_bytes, plan.cap_bytes) == (24 * GIB, 23 * GIB, 21 * GIB)
+    assert not plan.proved and plan.flags == (Flag.EMULATED,) and plan.uuid == there.uuid
+    assert (plan.study, plan.trial) == ("s", None)
+    assert exported(study_of(), measured(cap_bytes=None)).cap_bytes is None
+    chosen = choose(study_of(), [there], None)
+    assert chosen is not None and chosen.role == "search" and chosen.uuid == there.uuid
+    paged = measured(study="big", strategy={"optimizer": "adamw-8bit-paged"})
+    assert choose(study_of(), [paged], None) is None
+
+
 def test_the_text_explains_each_knob_that_is_not_baseline(tmp_path: Path) -> None:
     record = measured(flags=(Flag.EMULATED,))
     text = to_yaml(exported(study_of(), record), record)

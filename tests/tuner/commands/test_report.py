@@ -13,7 +13,6 @@ from tests.tuner.made import record_of, study_of
 from tuner.commands import report
 from tuner.outcome import Outcome
 
-
 KEPT = Path(__file__).parents[3] / "studies" / "records"
 
 
