@@ -65,6 +65,7 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
         limit_bytes=study.limit_bytes,
         cap_bytes=None if record.cap_bytes is None else study.limit_bytes - (record.limit_bytes - record.cap_bytes),
         environment=study.environment,
+        process_environment=record.process_environment,
         seed=record.seed,
         study=study.name,
         trial=record.number if own else None,
@@ -110,6 +111,9 @@ def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
         lines += ["  Nothing: the baseline is the fastest that fits."]
     if plan.flags:
         lines += ["", "Flags:", *(f"  {flag_words(flag, plan.environment.device_name)}" for flag in plan.flags)]
+    if plan.process_environment:
+        lines += ["", "Measured with these in the environment, set before Python starts:"]
+        lines += [f"  export {name}={value}" for name, value in plan.process_environment.items()]
     return [*lines, "", "Measure it again: tuner run FILE. Use it: tuner.apply(model, FILE)."]
 
 

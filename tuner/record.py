@@ -16,6 +16,10 @@ Role = Literal["search", "retry", "proof", "run"]
 """Why a strategy was launched: by the search, again after a crash or a moved cap, as the proof, by `tuner run`."""
 
 
+MEASURED_UNDER = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT")
+"""Variables that change memory or speed, and that a training script needs to get what was measured."""
+
+
 class TrialRecord(Frozen):
     """One launch of one strategy, as it is kept for ever."""
 
@@ -47,6 +51,8 @@ class TrialRecord(Frozen):
     """Of an out-of-memory: the lower bound of the need."""
     deadlines: dict[Phase, float] = Field(default_factory=dict)
     seed: int = 0
+    process_environment: dict[str, str] = Field(default_factory=dict)
+    """Variables of `MEASURED_UNDER`, as the worker had them; empty in records from before."""
     started_at: float
     seconds: float
     result: TrialResult | None = None

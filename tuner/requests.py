@@ -14,7 +14,7 @@ from tuner.host import worker_threads
 from tuner.limits import DeviceType, Limits, cap
 from tuner.outcome import Outcome, Verdict
 from tuner.protocol import Attempt, Phase, TrialRequest, TrialResult
-from tuner.record import Role, TrialRecord
+from tuner.record import MEASURED_UNDER, Role, TrialRecord
 from tuner.space import fingerprint
 from tuner.timing import mode_class
 from tuner.trial_dir import TrialDir
@@ -135,11 +135,17 @@ class Requests:
             needed_bytes=failure.needed_bytes if failure else None,
             deadlines=request.deadlines,
             seed=request.seed,
+            process_environment=_measured_under(request),
             started_at=attempt.started_at,
             seconds=attempt.seconds,
             result=result,
             tail="" if verdict.outcome is Outcome.OK else attempt.tail,
         )
+
+
+def _measured_under(request: TrialRequest) -> dict[str, str]:
+    names = [name for name in MEASURED_UNDER if request.device_type == "cuda" or not name.startswith("CUBLAS")]
+    return {name: request.environment[name] for name in names if name in request.environment}
 
 
 def _with_samples(attempt: Attempt) -> TrialResult | None:

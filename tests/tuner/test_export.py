@@ -50,6 +50,15 @@ def test_a_record_of_another_budget_is_exported_for_the_studys_own() -> None:
     assert choose(study_of(), [paged], None) is None
 
 
+def test_the_environment_that_was_measured_is_handed_over() -> None:
+    record = measured(process_environment={"OMP_NUM_THREADS": "7", "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"})
+    plan = exported(study_of(), record)
+    assert plan.process_environment == record.process_environment
+    comments = [line for line in to_yaml(plan, record).splitlines() if line.startswith("#")]
+    assert "#   export OMP_NUM_THREADS=7" in comments and "#   export CUBLAS_WORKSPACE_CONFIG=:4096:2:16:8" in comments
+    assert not any("export" in line for line in to_yaml(exported(study_of(), measured()), measured()).splitlines())
+
+
 def test_the_text_explains_each_knob_that_is_not_baseline(tmp_path: Path) -> None:
     record = measured(flags=(Flag.EMULATED,))
     text = to_yaml(exported(study_of(), record), record)

@@ -127,6 +127,19 @@ def test_a_record_has_all_that_is_known(tmp_path: Path) -> None:
     assert record.tail == "", "a log is kept of what went wrong"
 
 
+def test_a_record_says_under_which_variables_it_was_measured(tmp_path: Path) -> None:
+    threads = str(worker_threads())
+    own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "GOMP_SPINCOUNT": "0"}
+    verdict = Verdict(outcome=Outcome.OK)
+    for makes, expected in (
+        (on_cpu(tmp_path), own),
+        (requests(tmp_path), own | {"CUBLAS_WORKSPACE_CONFIG": CUBLAS_WORKSPACE}),
+    ):
+        tried = attempt(makes.make(LAYER, makes.folder("0")))
+        record = makes.record(tried, verdict, role="search", source="", number=0)
+        assert record.process_environment == expected
+
+
 def test_an_eager_record_has_no_compile_time(tmp_path: Path) -> None:
     makes = on_cpu(tmp_path)
     asked = makes.make(BASELINE, makes.folder("0"))
