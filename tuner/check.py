@@ -13,19 +13,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from tuner.checklist import compiler, nvidia_driver, parent_items, versions
-from tuner.errors import MachineError
+from tuner.errors import Interrupted, MachineError
 from tuner.inherited import handed_on
 from tuner.machine import CheckItem, CheckResult, ChildReport, MachineFacts
+from tuner.stopping import never
 from tuner.workload import Frozen
 
 CHILD_SECONDS = 300.0
 """A cold tiny compile takes 20 s on two slow cores, importing torch from a cold disk up to a minute."""
+_LOOK_SECONDS = 0.1
+"""Between two looks whether the end was asked for."""
 
 
 def check_cache(studies: Path) -> Path:
@@ -54,6 +58,7 @@ def run_check(
     *,
     fresh: bool = False,
     child_seconds: float = CHILD_SECONDS,
+    stopped: Callable[[], bool] = never,
 ) -> CheckResult:
     """Look at everything that a study on `device` needs.
 
@@ -63,8 +68,10 @@ def run_check(
         environment: what workers inherit; that which is not handed on to them, the check does not see either.
         keep: the file in which the child's answer is kept; None: nowhere.
         fresh: ask the child even where its answer is kept.
+        stopped: has the user, or the system, asked for the end?
 
     Raises:
+        Interrupted: so it is.
         MachineError: the child could not be started at all.
     """
     environment = handed_on(environment)
@@ -73,7 +80,7 @@ def run_check(
     child = None if fresh or keep is None else _read_kept(keep, fingerprint)
     kept = child is not None
     if child is None:
-        child = ask_child(device, cache_dir, environment, child_seconds)
+        child = ask_child(device, cache_dir, environment, child_seconds, stopped)
         # A fault is asked about again: what a person does against it need not show in the fingerprint.
         if keep is not None and child.compile_seconds is not None:
             _write_kept(keep, _Kept(fingerprint=fingerprint, child=child))
@@ -130,12 +137,23 @@ def environment_fingerprint(device: str, cache_dir: Path, environment: Mapping[s
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def ask_child(device: str, cache_dir: Path, environment: Mapping[str, str], seconds: float) -> ChildReport:
-    """Run the child and read what it said, however it ended."""
+def ask_child(
+    device: str,
+    cache_dir: Path,
+    environment: Mapping[str, str],
+    seconds: float,
+    stopped: Callable[[], bool] = never,
+) -> ChildReport:
+    """Run the child and read what it said, however it ended.
+
+    Raises:
+        MachineError: it said nothing at all.
+        Interrupted: the end was asked for.
+    """
     with tempfile.TemporaryDirectory(prefix="tuner-check-") as folder:
         out, log = Path(folder, "out.json"), Path(folder, "log")
         command = [sys.executable, "-m", "tuner.worker.check", str(out), device]
-        ending = _run(command, dict(environment) | _child_environment(cache_dir), log, seconds)
+        ending = _run(command, dict(environment) | _child_environment(cache_dir), log, seconds, stopped)
         report = _read_report(out)
         if report is not None and report.stage == "done":
             return report
@@ -154,19 +172,34 @@ def _child_environment(cache_dir: Path) -> dict[str, str]:
     return {"TORCHINDUCTOR_CACHE_DIR": str(cache_dir), "TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def _run(command: list[str], environment: dict[str, str], log: Path, seconds: float) -> str:
+def _run(
+    command: list[str], environment: dict[str, str], log: Path, seconds: float, stopped: Callable[[], bool]
+) -> str:
     """Run to the end, or kill the whole group; return how it ended."""
     with log.open("wb") as stream:
         child = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
         )
         try:
-            code = child.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return f"took longer than {seconds:.0f} s"
+            code = _wait(child, seconds, stopped)
         finally:
             _kill_group(child)
+    if code is None:
+        return f"took longer than {seconds:.0f} s"
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+
+
+def _wait(child: subprocess.Popen[bytes], seconds: float, stopped: Callable[[], bool]) -> int | None:
+    """Return the exit status; None: it takes too long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            return child.wait(timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            # While signals are caught none of them interrupts a wait.
+            if stopped():
+                raise Interrupted("interrupted while the machine was checked: nothing was measured") from None
+    return None
 
 
 def _kill_group(child: subprocess.Popen[bytes]) -> None:

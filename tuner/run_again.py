@@ -65,7 +65,7 @@ def run_plan(
     on = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES")).type
     # Before anything is written; whether a card is emulated is known only further down.
     _refuse_impossible(plan, make_target(plan.workload, on, False, None))
-    with open_bench(spec, environment, listener, plan.workload) as bench:
+    with open_bench(spec, environment, listener, plan.workload, stopped) as bench:
         conflict = _refuse_impossible(plan, bench.target)
         if conflict is not None:
             listener.message(f"a search would skip this one: {conflict.reason}")

@@ -30,11 +30,12 @@ from tuner.machine import CheckResult
 from tuner.protocol import Environment
 from tuner.record import StudyRecord, TrialRecord
 from tuner.records import Records
-from tuner.recovery import recover
+from tuner.recovery import left_over, recover
 from tuner.requests import Requests
 from tuner.search import Search
 from tuner.space import Space, canonical, fingerprint
 from tuner.spec import StudySpec, make_filter, make_target, make_workload
+from tuner.stopping import never
 from tuner.storage import DEFAULT_FILE, Storage, open_storage
 from tuner.strays import find_strays, kill_strays
 from tuner.study import StudyHandle, default_name, open_study
@@ -110,15 +111,21 @@ def _visible(cards: list[DeviceInfo], visible: str | None) -> list[DeviceInfo]:
 
 @contextmanager
 def open_bench(
-    spec: StudySpec, environment: Mapping[str, str], listener: Listener, workload: Workload | None = None
+    spec: StudySpec,
+    environment: Mapping[str, str],
+    listener: Listener,
+    workload: Workload | None = None,
+    stopped: Callable[[], bool] = never,
 ) -> Iterator[Bench]:
     """Open the storage, check the machine and find the limit.
 
     Args:
         environment: what workers inherit.
         workload: instead of the spec's own.
+        stopped: has the user, or the system, asked for the end?
 
     Raises:
+        Interrupted: so it is.
         MachineError: the machine cannot do it.
         WrongInput: the spec cannot be used here.
     """
@@ -128,10 +135,10 @@ def open_bench(
         workload, assumed = make_workload(spec, device.type)
     check_input(spec, workload, device)
     with ExitStack() as stack:
-        storage = open_storage(spec.storage, Path.cwd())
+        storage = open_storage(spec.storage, Path.cwd(), stopped=stopped)
         stack.callback(storage.close)
         root = storage.path.parent if storage.path is not None else Path.cwd() / DEFAULT_FILE.parent
-        check = _checked(device, root, environment, listener)
+        check = _checked(device, root, environment, listener, stopped)
         device = device.told(total_bytes=check.facts.cuda_total_bytes, multiprocessors=check.facts.multiprocessors)
         asked = _whole(device) if spec.budget_bytes is None else spec.budget_bytes
         given = _given(device)
@@ -205,13 +212,15 @@ def _given(device: DeviceInfo) -> int:
     return device.total_bytes - others
 
 
-def _checked(device: DeviceInfo, root: Path, environment: Mapping[str, str], listener: Listener) -> CheckResult:
+def _checked(
+    device: DeviceInfo, root: Path, environment: Mapping[str, str], listener: Listener, stopped: Callable[[], bool]
+) -> CheckResult:
     inherited = {**environment, "CUDA_VISIBLE_DEVICES": device.uuid or ""}
     name = "cpu" if device.type == "cpu" else "cuda:0"
     disk = disk_item(root)
     if not disk.ok:
         raise MachineError(f"disk: {disk.value}; {disk.advice}")
-    result = run_check(name, check_cache(root), inherited, check_file(root))
+    result = run_check(name, check_cache(root), inherited, check_file(root), stopped=stopped)
     if not result.kept:
         listener.message("the machine was checked with a tiny compile; the answer is kept")
     if not result.can_run:
@@ -281,7 +290,7 @@ def open_search(
     """
     ends_at = time.time() + spec.time_budget_seconds
     with ExitStack() as stack:
-        bench = stack.enter_context(open_bench(spec, environment, listener))
+        bench = stack.enter_context(open_bench(spec, environment, listener, stopped=stopped))
         allowed, filter_notes = make_filter(spec, bench.target)
         require_compiler(bench.check, allowed["mode"])
         study = _study(bench, spec)
@@ -345,6 +354,11 @@ def _take_over(handle: StudyHandle, records: Records, ledger: Ledger, requests: 
         return record
 
     again = resume.sweep(handle, records, keep)
+    made = records.study(ledger.study.name)
+    for record in left_over(requests, ledger, ledger.study.created_at if made is None else made.created_at):
+        records.add(record)
+        ledger.add(record)
+        requests.learn([record])
     by_cap: dict[int | None, list[TrialRecord]] = {}
     for record in ledger.records:  # the cap depends on the kind of mode
         by_cap.setdefault(requests.cap_bytes(canonical(record.strategy)), []).append(record)

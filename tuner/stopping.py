@@ -10,6 +10,11 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def never() -> bool:
+    """Nobody asks for the end."""
+    return False
+
+
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Catch the signals that end a program; what is returned says whether one came.

@@ -19,8 +19,9 @@ from sqlalchemy import Engine, create_engine, event, inspect, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
 
-from tuner.errors import MachineError, WrongInput, nearest
+from tuner.errors import Interrupted, MachineError, WrongInput, nearest
 from tuner.mounts import network_file_system
+from tuner.stopping import never
 
 DEFAULT_FILE = Path("studies") / "tuner.db"
 """Below the working directory."""
@@ -29,6 +30,10 @@ BUSY_SECONDS = 60.0
 """How long one statement waits for a database that another process has locked."""
 RETRY_SECONDS = 75.0
 """How long a failed transaction is tried again after that."""
+STOP_SECONDS = 5.0
+"""How long it is still tried once the end was asked for: what was measured is worth as much."""
+_SLICE_SECONDS = 0.5
+"""Python hears no signal while SQLite waits."""
 SCHEMES = ("sqlite", "postgresql", "postgresql+psycopg")
 _OPTUNA_TABLES = frozenset(OptunaModel.metadata.tables) | {"alembic_version"}
 _OPTUNA_MARKS = frozenset({"studies", "trials", "version_info"})
@@ -50,6 +55,8 @@ class Storage:
     notes: tuple[str, ...] = ()
     """Lines to be said to the user."""
     retry_seconds: float = RETRY_SECONDS
+    stopped: Callable[[], bool] = never
+    """Has the user, or the system, asked for the end? Then there is little patience left."""
 
     def retry(self, action: Callable[[], T]) -> T:
         """Return `action()`, tried again while the database is locked or away.
@@ -58,18 +65,24 @@ class Storage:
 
         Raises:
             MachineError: it was so for `retry_seconds`.
+            Interrupted: the end was asked for, and it was still so `STOP_SECONDS` later.
         """
         deadline, pause = time.monotonic() + self.retry_seconds, 0.05
+        last_try: float | None = None
         while True:
             try:
                 return action()
             except (StorageInternalError, DBAPIError) as error:
                 if not _will_pass(error):
                     raise
+                if last_try is None and self.stopped():
+                    last_try = time.monotonic() + STOP_SECONDS
+                if last_try is not None and time.monotonic() > last_try:
+                    raise Interrupted(f"interrupted while {self.url} was locked or away") from error
                 if time.monotonic() + pause > deadline:
                     raise MachineError(f"storage: {self.url} stayed locked or away ({_cause(error)})") from error
             time.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, 5.0)
+            pause = min(2 * pause, 5.0 if last_try is None else 0.5)
 
     def close(self) -> None:
         """Close every connection."""
@@ -84,24 +97,27 @@ def open_storage(
     create: bool = True,
     busy_seconds: float = BUSY_SECONDS,
     retry_seconds: float = RETRY_SECONDS,
+    stopped: Callable[[], bool] = never,
 ) -> Storage:
     """Open the database at `url`; without one, the SQLite file ``studies/tuner.db`` below `base`.
 
     Args:
         create: make what is missing; without it a missing SQLite file is wrong input.
+        stopped: has the user, or the system, asked for the end?
 
     Raises:
+        Interrupted: so it is.
         WrongInput: the URL, folder, file or schema cannot be used.
         MachineError: the server cannot be reached.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     parsed = URL.create("sqlite", database=str(base / DEFAULT_FILE)) if url is None else _parse(url)
     if parsed.get_backend_name() == "sqlite":
-        return _open_sqlite(parsed, base, create, busy_seconds, retry_seconds)
+        return _open_sqlite(parsed, base, create, busy_seconds, retry_seconds, stopped)
     arguments = {"pool_pre_ping": True, "connect_args": {"connect_timeout": 10}}
     shown = parsed.render_as_string(hide_password=True)
     rdb = _open_optuna(parsed, arguments, shown)
-    return Storage(optuna=rdb, engine=rdb.engine, url=shown, path=None, retry_seconds=retry_seconds)
+    return Storage(optuna=rdb, engine=rdb.engine, url=shown, path=None, retry_seconds=retry_seconds, stopped=stopped)
 
 
 def _parse(url: str) -> URL:
@@ -119,12 +135,12 @@ def _parse(url: str) -> URL:
     return parsed
 
 
-def _open_sqlite(url: URL, base: Path, create: bool, busy: float, retry: float) -> Storage:
+def _open_sqlite(url: URL, base: Path, create: bool, busy: float, retry: float, stopped: Callable[[], bool]) -> Storage:
     path = (base / str(url.database)).resolve()
     if not create and not path.exists():
         raise WrongInput("storage", f"there is no database at {path} yet", hint="`tuner search` makes it")
     network = network_file_system(path.parent)
-    notes = _prepare_file(path, network, busy)
+    notes = _prepare_file(path, network, busy, stopped)
     url = url.set(database=str(path))
     arguments: dict[str, Any] = {"connect_args": {"timeout": busy}}
     shown = url.render_as_string()
@@ -132,7 +148,9 @@ def _open_sqlite(url: URL, base: Path, create: bool, busy: float, retry: float) 
     event.listen(rdb.engine, "connect", _set_pragmas)
     # The connections made so far have not met the listener.
     rdb.engine.dispose()
-    return Storage(optuna=rdb, engine=rdb.engine, url=shown, path=path, notes=notes, retry_seconds=retry)
+    return Storage(
+        optuna=rdb, engine=rdb.engine, url=shown, path=path, notes=notes, retry_seconds=retry, stopped=stopped
+    )
 
 
 def _set_pragmas(connection: sqlite3.Connection, _record: object) -> None:
@@ -141,25 +159,37 @@ def _set_pragmas(connection: sqlite3.Connection, _record: object) -> None:
     connection.execute("PRAGMA foreign_keys=ON")
 
 
-def _prepare_file(path: Path, network: str | None, busy: float) -> tuple[str, ...]:
+def _prepare_file(path: Path, network: str | None, busy: float, stopped: Callable[[], bool]) -> tuple[str, ...]:
     """Check that `path` is, or can be, a database of ours, and choose its journal; return the notes."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise WrongInput("storage", f"the folder {path.parent} cannot be made ({error.strerror})") from error
+    wanted, deadline = "delete" if network else "wal", time.monotonic() + busy
     try:
-        with closing(sqlite3.connect(path, timeout=busy)) as connection:
-            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
-            _check_owner(names - {"sqlite_sequence"}, str(path))
-            connection.execute("BEGIN IMMEDIATE")
-            connection.rollback()
-            wanted = "delete" if network else "wal"
-            mode = connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()[0]
+        while (mode := _set_journal(path, wanted, min(busy, _SLICE_SECONDS), deadline)) is None:
+            if stopped():
+                raise Interrupted(f"interrupted while {path} was locked by another process")
     except sqlite3.DatabaseError as error:
         _refuse_file(path, error)
     if network:
         return (f"{path} lies on a network file system ({network}): WAL is not used there.",)
     return () if mode == wanted else (f"WAL cannot be used for {path}: the journal mode stays {mode}.",)
+
+
+def _set_journal(path: Path, wanted: str, slice_seconds: float, deadline: float) -> str | None:
+    """Return the journal mode that the file now has; None: it is locked, and `deadline` is not reached."""
+    with closing(sqlite3.connect(path, timeout=slice_seconds)) as connection:
+        try:
+            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
+            _check_owner(names - {"sqlite_sequence"}, str(path))
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+            return str(connection.execute(f"PRAGMA journal_mode={wanted}").fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if "locked" in str(error) and time.monotonic() < deadline:
+                return None
+            raise
 
 
 def _refuse_file(path: Path, error: sqlite3.DatabaseError) -> NoReturn:

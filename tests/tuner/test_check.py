@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tuner import check
 from tuner.check import ask_child, conclude, environment_fingerprint, run_check
+from tuner.errors import Interrupted
 from tuner.machine import CheckItem, CheckResult, ChildReport
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +146,13 @@ def test_a_kept_file_that_is_damaged_is_ignored(tmp_path: Path, monkeypatch: pyt
     assert run_check("cpu", tmp_path / "cache", {"PATH": os.environ["PATH"]}, keep).kept
     assert not run_check("cpu", tmp_path / "cache", {"PATH": os.environ["PATH"]}, keep, fresh=True).kept
     assert asked == ["cpu", "cpu"]
+
+
+def test_a_stop_is_heard_while_the_child_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_child(tmp_path, monkeypatch, "open('pid', 'w').write(str(os.getpid()))\ntime.sleep(600)")
+    pid = tmp_path / "fake" / "pid"
+    begun = time.monotonic()
+    with pytest.raises(Interrupted, match="checked"):
+        ask_child("cpu", tmp_path / "cache", {"PATH": os.environ["PATH"]}, 60.0, pid.exists)
+    assert time.monotonic() - begun < 20
+    assert pid.read_text() == "" or not Path("/proc", pid.read_text()).exists(), "the child is ended"

@@ -15,7 +15,7 @@ from tuner import check, session
 from tuner import device as devices
 from tuner.checklist import disk_item
 from tuner.device import DeviceInfo
-from tuner.errors import MachineError, NothingFits, WrongInput
+from tuner.errors import Interrupted, MachineError, NothingFits, WrongInput
 from tuner.host import worker_threads
 from tuner.machine import ChildFacts
 from tuner.session import make_executor, make_requests, open_bench, pick_device
@@ -231,3 +231,13 @@ def test_an_emulated_card_is_not_lowered_by_a_small_desktop(on_card: FakeNvml) -
     with opened(device="cuda:0", budget_gb=24) as made:
         assert made.given_bytes > 70 * GIB > made.limits.t_bytes
         assert make_executor(made, StudySpec(device="cuda:0"), {})._t_bytes == made.given_bytes
+
+
+def test_a_stop_is_passed_on_while_a_search_is_opened(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask(*arguments: Any) -> Any:
+        assert arguments[-1](), "the child is asked with what tells of a stop"
+        raise Interrupted("interrupted")
+
+    monkeypatch.setattr(check, "ask_child", ask)
+    with pytest.raises(Interrupted), bench.open(stopped=lambda: True):
+        pass

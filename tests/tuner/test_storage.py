@@ -12,9 +12,11 @@ from pathlib import Path
 import optuna
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import OperationalError
 
 from tests.tuner.postgres import postgres_server, postgres_url
-from tuner.errors import MachineError, WrongInput
+from tuner import storage as storages
+from tuner.errors import Interrupted, MachineError, WrongInput
 from tuner.storage import Storage, open_storage
 
 __all__ = ["postgres_server", "postgres_url"]
@@ -227,3 +229,28 @@ def test_a_server_that_cannot_be_reached(tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="cannot be reached") as caught:
         open_storage(f"postgresql://me:secret@/db?host={tmp_path}", tmp_path)
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_stop_is_heard_while_the_file_is_locked(tmp_path: Path) -> None:
+    open_storage(None, tmp_path).close()
+    begun = time.monotonic()
+    with closing(sqlite3.connect(tmp_path / "studies" / "tuner.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Interrupted, match="locked"):
+            open_storage(None, tmp_path, stopped=lambda: True)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_stopped_search_is_patient_for_a_moment_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storages, "STOP_SECONDS", 0.3)
+    storage = open_storage(None, tmp_path, retry_seconds=60, stopped=lambda: True)
+    begun, tried = time.monotonic(), []
+
+    def action() -> None:
+        tried.append(1)
+        raise OperationalError("UPDATE", {}, sqlite3.OperationalError("database is locked"))
+
+    with pytest.raises(Interrupted, match="locked"):
+        storage.retry(action)
+    assert time.monotonic() - begun < 5 and len(tried) > 1, "what was measured is still worth a few tries"
+    storage.close()
