@@ -23,6 +23,9 @@ from tuner.workload import ModelKind, Workload
 CUBLAS_WORKSPACE = ":4096:2:16:8"
 """What cuBLAS takes before Hopper; on a larger card it would take more, and the cap would not be the small card's."""
 
+COMPILERS_AT_MOST = 32
+"""Processes that compile for one worker; torch's own bound."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Requests:
@@ -58,6 +61,7 @@ class Requests:
         """Return the request of a strategy; `cold`: with an empty compile cache of its own."""
         own_cache = cold or self.cold
         threads = str(worker_threads())
+        compilers = str(min(COMPILERS_AT_MOST, worker_threads()))
         environment = {
             # Fixed before torch loads: dynamo guards the number of threads, and recompiles for another.
             "OMP_NUM_THREADS": threads,
@@ -65,6 +69,8 @@ class Requests:
             # Idle threads that spin beside a busy core make the same step take 50 times as long.
             "GOMP_SPINCOUNT": "0",
             "CUBLAS_WORKSPACE_CONFIG": CUBLAS_WORKSPACE,
+            # Torch would start one for each core that it sees, whatever the quota of a container.
+            "TORCHINDUCTOR_COMPILE_THREADS": compilers,
             # A child's tensors would lie outside the cap.
             "TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC": "0",
         }

@@ -52,22 +52,31 @@ class Memory:
         if look:
             self._children = self._family.look()
         if self._meter is None:
-            return self._sample_host(phase)
+            return self._sample_host(phase, look)
         self._keep(phase, self._meter.used_bytes())
         if look:
             self.foreign = self._meter.foreign([self._family.group, *self._children])
         return KillReason.FOREIGN if self.foreign else None
 
-    def _sample_host(self, phase: Phase) -> KillReason | None:
+    def _sample_host(self, phase: Phase, look: bool) -> KillReason | None:
         worker = processes.resident_bytes(self._family.group)
-        compilers = sum(map(processes.resident_bytes, self._children))
         self._keep(phase, worker)
-        self.compilers_peak_bytes = max(self.compilers_peak_bytes, compilers)
+        compilers = self._measure_compilers(worker) if look else 0
         if worker > self._limit_bytes:
             return KillReason.MEMORY
         if self._host_total_bytes is not None and worker + compilers > self._host_total_bytes:
             return KillReason.HOST_MEMORY
         return None
+
+    def _measure_compilers(self, worker_bytes: int) -> int:
+        """Return what the compilers hold together: forked from one process, they share most of what each shows."""
+        shown = sum(map(processes.resident_bytes, self._children))
+        too_much = self._host_total_bytes is not None and worker_bytes + shown > self._host_total_bytes
+        if shown <= self.compilers_peak_bytes and not too_much:
+            return shown  # No peak and no reason to kill: the exact figure, which takes milliseconds, is not needed.
+        held = sum(map(processes.proportional_bytes, self._children))
+        self.compilers_peak_bytes = max(self.compilers_peak_bytes, held)
+        return held
 
     def _keep(self, phase: Phase, size_bytes: int) -> None:
         self.peaks[phase] = max(size_bytes, self.peaks.get(phase, 0))

@@ -159,6 +159,12 @@ def test_compilers_count_beside_the_worker(run: Callable[..., Attempt]) -> None:
     assert attempt.compilers_peak_bytes is not None and attempt.compilers_peak_bytes > 100 * MIB
 
 
+def test_what_compilers_share_counts_once(run: Callable[..., Attempt]) -> None:
+    attempt = run("sharing_children", asked=request(limit_bytes=100 * MIB), host_total_bytes=400 * MIB)
+    assert attempt.kill_reason is None, "four processes of 150 MiB each hold 150 MiB"
+    assert attempt.compilers_peak_bytes is not None and 140 * MIB < attempt.compilers_peak_bytes < 250 * MIB
+
+
 def test_a_result_stands_though_the_worker_hangs_at_exit(run: Callable[..., Attempt]) -> None:
     asked = request(deadlines={Phase.STEADY: 0.1})
     attempt = run("result_then_hang", asked=asked, grace_s=0.5)

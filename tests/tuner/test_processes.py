@@ -46,6 +46,7 @@ def test_stat_environment_and_memory(family: subprocess.Popen[str]) -> None:
     assert (stat.parent, stat.group) == (os.getpid(), family.pid)
     assert processes.read_environment(family.pid)["TUNER_MARK"] == "x=y"
     assert processes.resident_bytes(family.pid) > 2**19
+    assert 0 < processes.proportional_bytes(family.pid) <= processes.resident_bytes(family.pid) + processes.PAGE_BYTES
     assert processes.describe(family.pid).startswith(f"{family.pid} a ) b")
 
 
@@ -60,7 +61,8 @@ def test_the_dead_and_the_gone() -> None:
     assert stat is not None and not stat.alive, "dead, but not reaped"
     process.wait()
     assert processes.read_stat(process.pid) is None
-    assert processes.resident_bytes(process.pid) == 0 and processes.read_environment(process.pid) == {}
+    assert processes.resident_bytes(process.pid) == processes.proportional_bytes(process.pid) == 0
+    assert processes.read_environment(process.pid) == {}
     assert processes.descendants(process.pid) == [] and not processes.is_alive(identity)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.tuner.made import WORKLOAD, record_of
 from tests.tuner.trials import attempt, result
+from tuner import requests as making
 from tuner.host import worker_threads
 from tuner.limits import limits
 from tuner.outcome import Outcome, Verdict, classify
@@ -59,8 +60,16 @@ def test_the_environment_is_fixed_before_torch_loads(tmp_path: Path) -> None:
     assert environment["GOMP_SPINCOUNT"] == "0" and environment["HF_HUB_OFFLINE"] == "1"
     assert environment["CUBLAS_WORKSPACE_CONFIG"] == CUBLAS_WORKSPACE
     assert environment["TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC"] == "0"
+    assert environment["TORCHINDUCTOR_COMPILE_THREADS"] == str(min(32, worker_threads()))
     segments = makes.make({**LAYER, "expandable_segments": True}, makes.folder("1")).environment
     assert any("expandable_segments" in value for value in segments.values())
+
+
+def test_many_cores_get_no_more_than_32_compilers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "worker_threads", lambda: 95)
+    makes = requests(tmp_path)
+    environment = makes.make(LAYER, makes.folder("0")).environment
+    assert (environment["TORCHINDUCTOR_COMPILE_THREADS"], environment["OMP_NUM_THREADS"]) == ("32", "95")
 
 
 def test_a_hub_model_may_be_fetched(tmp_path: Path) -> None:
