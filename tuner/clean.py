@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from tuner.errors import MachineError
+from tuner.recovery import is_unrecorded
 from tuner.units import format_gib
 from tuner.workload import Frozen
 
@@ -26,7 +27,7 @@ class Leftover(Frozen):
     size_bytes: int
 
 
-def find(studies: Path, names: Collection[str], shared: bool) -> list[Leftover]:
+def find(studies: Path, names: Collection[str], shared: bool, recorded: Collection[str]) -> list[Leftover]:
     """Return what the studies `names` left below `studies`, by path.
 
     Only folders with the name of a study of the database are looked into, so that nothing is
@@ -34,9 +35,12 @@ def find(studies: Path, names: Collection[str], shared: bool) -> list[Leftover]:
 
     Args:
         shared: also the caches that several studies use.
+        recorded: the uuids of the records; a trial with a result that is in none is left out, since
+            the next search makes a record of it.
     """
     folders = [studies / name for name in names if name not in KEPT]
     found = [leftover for folder in folders if _is_folder(folder) for leftover in _within(folder)]
+    found = [one for one in found if one.what != "trial" or not is_unrecorded(one.path, recorded)]
     if shared:
         found += [_leftover(studies / name, "cache") for name in SHARED if _is_folder(studies / name)]
         found += [_leftover(log, "log") for log in studies.glob("*.log")]

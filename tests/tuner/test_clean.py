@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.tuner.trials import result
 from tuner import clean
 from tuner.clean import describe, find, remove, size_bytes
 from tuner.errors import MachineError
+from tuner.trial_dir import TrialDir
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def names(studies: Path, found: list[clean.Leftover]) -> list[tuple[str, str, in
 
 
 def test_trials_caches_and_logs_are_found_with_their_bytes(studies: Path) -> None:
-    assert names(studies, find(studies, ["a", "gone"], shared=False)) == [
+    assert names(studies, find(studies, ["a", "gone"], shared=False, recorded=())) == [
         ("a/0", "trial", 60),
         ("a/compile-cache", "cache", 400),
         ("a/search.log", "log", 5),
@@ -47,12 +49,12 @@ def test_trials_caches_and_logs_are_found_with_their_bytes(studies: Path) -> Non
 
 
 def test_what_several_studies_use_is_found_when_asked(studies: Path) -> None:
-    found = names(studies, find(studies, [], shared=True))
+    found = names(studies, find(studies, [], shared=True, recorded=()))
     assert found == [("bug.log", "log", 3), ("cache", "cache", 50)]
 
 
 def test_records_and_what_is_not_ours_stay(studies: Path) -> None:
-    remove(find(studies, ["a", "b", "records"], shared=True))
+    remove(find(studies, ["a", "b", "records"], shared=True, recorded=()))
     left = sorted(str(p.relative_to(studies)) for p in studies.rglob("*") if p.is_file())
     assert left == ["llama.yaml", "mine/notes.txt", "records/h200.db", "tuner.db"]
 
@@ -60,14 +62,14 @@ def test_records_and_what_is_not_ours_stay(studies: Path) -> None:
 def test_a_link_is_removed_and_not_what_it_points_at(studies: Path) -> None:
     (studies / "a" / "link").symlink_to(studies / "mine")
     (studies / "linked-study").symlink_to(studies / "mine")
-    found = find(studies, ["a", "linked-study"], shared=False)
+    found = find(studies, ["a", "linked-study"], shared=False, recorded=())
     assert ("a/link", "log") in [(name, what) for name, what, _ in names(studies, found)]
     remove(found)
     assert (studies / "mine" / "notes.txt").exists() and not (studies / "a" / "link").is_symlink()
 
 
 def test_the_lines_say_bytes_and_that_records_stay(studies: Path) -> None:
-    found = find(studies, ["a"], shared=False)
+    found = find(studies, ["a"], shared=False, recorded=())
     lines = describe(found, {"busy"}, removed=False)
     assert lines[0] == "study busy is being searched: left alone"
     assert "400 bytes  cache" in lines[2]
@@ -82,10 +84,21 @@ def test_what_cannot_be_removed_is_a_machine_error(studies: Path, monkeypatch: p
 
     monkeypatch.setattr("shutil.rmtree", refuse)
     with pytest.raises(MachineError, match=r"a/0 cannot be removed \(Permission denied\)"):
-        remove(find(studies, ["a"], shared=False))
+        remove(find(studies, ["a"], shared=False, recorded=()))
 
 
 def test_the_size_of_a_file_and_of_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"123")
     (tmp_path / "empty").mkdir()
     assert size_bytes(tmp_path / "file") == 3 and size_bytes(tmp_path / "empty") == 0
+
+
+def test_a_result_that_is_in_no_record_stays(studies: Path) -> None:
+    folder = TrialDir(studies / "a" / "0")
+    folder.write_result(result("uuid-1"))
+    assert ("a/0", "trial") not in [n[:2] for n in names(studies, find(studies, ["a"], False, recorded=()))]
+    assert ("a/0", "trial") in [n[:2] for n in names(studies, find(studies, ["a"], False, recorded={"uuid-1"}))]
+    folder.write_result(result("uuid-1", throughput=None))  # it says nothing
+    assert ("a/0", "trial") in [n[:2] for n in names(studies, find(studies, ["a"], False, recorded=()))], (
+        "it says nothing"
+    )

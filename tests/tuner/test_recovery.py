@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -155,3 +156,51 @@ def test_a_recovered_peak_is_less_the_base_line(tmp_path: Path) -> None:
     folder.write_request(folder.read_request().model_copy(update={"base_line_bytes": 2 * GIB}))
     record = found(makes)
     assert record is not None and record.peak_device_bytes == 7 * GIB
+
+
+def unrecorded_proof(bench: Bench, role: str = "proof") -> str:
+    """A search whose parent died after its proof's result was written; return the proof's uuid."""
+    with bench.open(trials=3) as (opened, executor):
+        opened.search.run()
+        request, folder = executor.requests[-1]
+        assert request.role == "proof"
+        folder.write_request(request.model_copy(update={"role": role}))
+        fields = {"trial_uuid": request.trial_uuid} | landscape.result(request.strategy, request.limit_bytes)
+        folder.write_result(TrialResult.model_validate(fields))
+    with sqlite3.connect("studies/tuner.db") as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("DELETE FROM tuner_phase WHERE trial_uuid = ?", (request.trial_uuid,))
+        assert connection.execute("DELETE FROM tuner_trial WHERE uuid = ?", (request.trial_uuid,)).rowcount == 1
+    return request.trial_uuid
+
+
+def test_a_proof_that_ended_as_its_parent_died_is_kept_and_not_run_again(bench: Bench) -> None:
+    uuid = unrecorded_proof(bench)
+    again = bench.run(trials=1, fix={"mode": "off"})
+    assert "proof" not in again.heard.roles
+    best = again.session.search.ledger.best()
+    assert best is not None and (best.uuid, best.role, best.source, best.number) == (uuid, "proof", "recovered", None)
+    assert [r.uuid for r in again.session.records.for_study(again.session.study.name)].count(uuid) == 1
+
+
+def test_a_run_is_kept_too_and_proves_nothing(bench: Bench) -> None:
+    uuid = unrecorded_proof(bench, "run")
+    again = bench.run(trials=1, fix={"mode": "off"})
+    kept = [r for r in again.session.records.for_study(again.session.study.name) if r.uuid == uuid]
+    assert [r.role for r in kept] == ["run"] and again.heard.roles[-1] == "proof"
+
+
+def test_a_proof_of_an_earlier_database_is_not_taken(bench: Bench) -> None:
+    unrecorded_proof(bench)
+    for path in Path("studies").glob("tuner.db*"):
+        path.unlink()
+    again = bench.run(trials=3)
+    assert again.heard.roles[-1] == "proof"
+    assert all(r.source != "recovered" for r in again.session.records.for_study(again.session.study.name))
+
+
+def test_a_retry_stays_one(requests: Requests) -> None:
+    folder = left(requests)
+    folder.write_request(folder.read_request().model_copy(update={"role": "retry"}))
+    record = found(requests)
+    assert record is not None and record.role == "retry"

@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
         chosen = [pick_study(records, args.study)] if args.study else [s.study for s in records.studies()]
         running = {study.name for study in chosen if records.lease_holder(study.name)}
         names = [study.name for study in chosen if study.name not in running]
-        found = find(studies_folder(storage), names, shared=not args.study and not running)
+        recorded = {record.uuid for name in names for record in records.for_study(name)}
+        found = find(studies_folder(storage), names, shared=not args.study and not running, recorded=recorded)
     for line in describe(found, running, removed=args.yes):
         print(line)
     if args.yes:

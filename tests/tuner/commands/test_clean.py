@@ -9,9 +9,11 @@ import pytest
 
 from tests.tuner.commands.made import call, fill
 from tests.tuner.made import record_of, study_of
+from tests.tuner.trials import result
 from tuner.commands import clean
 from tuner.records import Records
 from tuner.storage import open_storage
+from tuner.trial_dir import TrialDir
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,11 @@ def test_a_study_that_is_being_searched_is_left_alone(here: Path, capsys: pytest
     assert "study s is being searched: left alone" in capsys.readouterr().out
     assert (here / "s/0/request.json").exists() and not (here / "t/compile-cache").exists()
     assert (here / "cache/check/y.so").exists()
+
+
+def test_a_trial_stays_until_its_result_is_in_a_record(here: Path) -> None:
+    folder = TrialDir(here / "s" / "0")
+    folder.write_result(result("lost"))
+    assert call(clean, "--yes") == 0 and folder.result_path.exists()
+    fill(here.parent, [record_of(uuid="lost")])
+    assert call(clean, "--yes") == 0 and not folder.path.exists()
