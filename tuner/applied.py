@@ -74,7 +74,7 @@ class Applied:
             return
         with self.forward():
             loss = loss_of(self.warmup)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         del loss
         self.zero_grad()
         self.unapplied = tuple(sentence for sentence in self.unapplied if sentence != NOT_WARMED_UP)

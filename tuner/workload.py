@@ -112,7 +112,8 @@ class Workload(Frozen):
     loss: str | None = None
     """``module:function(model, batch) -> scalar mean loss``; None: the model's own loss."""
     batch_fn: str | None = None
-    """``module:function(device, micro_batch, length) -> dict``; None: random tokens."""
+    """``module:function(device, sequences, length) -> dict``, called once for all sequences of an optimizer step, with
+    seeded generators; tensors with a row for each sequence are cut into micro-batches. None: random tokens."""
     init: Literal["random", "pretrained"] = "random"
     adapter: Adapter = Adapter.FULL
     lora_rank: int = Field(default=16, ge=1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import random
 from typing import Any
 
+import numpy
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -167,6 +169,21 @@ def ones(device: torch.device, micro_batch: int, length: int) -> dict[str, torch
     """A batch of the user's own."""
     ids = torch.ones(micro_batch, length, dtype=torch.long, device=device)
     return {"input_ids": ids, "labels": ids}
+
+
+def self_seeded(device: torch.device, sequences: int, length: int) -> dict[str, Any]:
+    """Draws from the global generators and from one that it seeds anew at each call, as many do."""
+    own = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 32, (sequences, length), generator=own)
+    ids[:, 0] = torch.tensor([random.randrange(32) for _ in range(sequences)])
+    ids[:, 1] = torch.from_numpy(numpy.random.randint(0, 32, sequences))
+    ids[:, 2] = torch.randint(0, 32, (sequences,))
+    return {"input_ids": ids.to(device), "labels": ids.to(device), "attention_mask": None}
+
+
+def packed(device: torch.device, sequences: int, length: int) -> dict[str, torch.Tensor]:
+    """All sequences in one row."""
+    return ones(device, 1, sequences * length)
 
 
 def no_batch(device: torch.device, micro_batch: int, length: int) -> list[int]:

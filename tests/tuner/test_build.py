@@ -205,7 +205,7 @@ def test_the_warm_up_batch_is_named_until_it_has_run(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(nn.Module, "compile", lambda *_, **__: None)
     model = Stack()
     before = copy.deepcopy(model.state_dict())
-    strategy = {"mode": "default", "dynamic": "true", "micro_batch": 4, "warmup_fraction": 0.5}
+    strategy: dict[str, Any] = {"mode": "default", "dynamic": "true", "micro_batch": 4, "warmup_fraction": 0.5}
     applied = applied_to(model, **strategy)
     assert [sentence for sentence in applied.unapplied if "call `Applied.warm_up`" in sentence]
     ran: list[int] = []
@@ -249,7 +249,7 @@ def test_a_micro_batch_that_does_not_divide() -> None:
 
 
 def test_the_models_own_dropout_refuses_what_it_makes_wrong() -> None:
-    strategy = {"mode": "default", "scope": "layer", "activation_memory_budget": 0.4}
+    strategy: dict[str, Any] = {"mode": "default", "scope": "layer", "activation_memory_budget": 0.4}
     with pytest.raises(
         BuildConflict, match=r"silently wrong.*the model's dropout is 0.1, the plan was measured with 0"
     ):

@@ -8,6 +8,10 @@ from typing import Any
 from tuner.errors import WrongInput
 
 _PAIRS = ("fix", "knob", "deadline")
+_BATCH_FN = (
+    "module:function(device, sequences, length) -> dict, called once for all sequences of an optimizer step, with "
+    "seeded generators; tensors with a row for each sequence are cut into micro-batches"
+)
 _NOT_IN_SPEC = ("spec", "json", "command", "run", "parser")
 
 
@@ -23,7 +27,7 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--loss", metavar="F", help="module:function(model, batch) -> mean loss, for a model of your own"
     )
-    group.add_argument("--batch-fn", metavar="F", help="module:function(device, micro_batch, length) -> dict")
+    group.add_argument("--batch-fn", metavar="F", help=_BATCH_FN)
     group.add_argument("--init", metavar="HOW", help="random (the default; figures do not depend on it) or pretrained")
     group.add_argument(
         "--adapter", metavar="A", help="full, lora or qlora; lora for the default model on a card, else full"

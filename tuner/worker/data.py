@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,8 @@ class StepBatch:
 
     micro_batches: tuple[MicroBatch, ...]
     tokens: int
+    positions: int
+    """Sequences times the length that they are padded to: what the device computes."""
 
 
 class Batches:
@@ -61,36 +65,35 @@ class Batches:
 
     def warmup(self, rows: int) -> MicroBatch:
         """Return one micro-batch of `rows` sequences of the longest length."""
-        return self._micro_batch([self.workload.lengths.max] * rows, self._generator(-1), None)
+        return self._cut([self.workload.lengths.max] * rows, index=-1, rows=rows).micro_batches[0]
 
     def longest(self) -> StepBatch:
         """Return a step of nothing but sequences of the longest length."""
-        workload, longest = self.workload, self.workload.lengths.max
-        groups = workload.batch_size // self.micro_batch
-        trained = (longest - 1) * workload.batch_size
-        lengths, generator = [longest] * self.micro_batch, self._generator(-2)
-        made = tuple(self._micro_batch(lengths, generator, trained) for _ in range(groups))
-        return StepBatch(micro_batches=made, tokens=sum(m.tokens for m in made))
-
-    def _generator(self, index: int) -> torch.Generator:
-        # On the CPU, so that every device trains on the same tokens.
-        return torch.Generator().manual_seed(self.seed * 1_000_003 + index + 1)
+        return self._cut([self.workload.lengths.max] * self.workload.batch_size, index=-2, rows=self.micro_batch)
 
     def _make(self, index: int) -> StepBatch:
         workload = self.workload
         lengths = workload.lengths.sample(workload.batch_size, self.seed * 7919 + index)
-        generator = self._generator(index)
-        groups = [lengths[i : i + self.micro_batch] for i in range(0, len(lengths), self.micro_batch)]
-        trained = sum(length - 1 for length in lengths)
-        made = tuple(self._micro_batch(group, generator, trained) for group in groups)
-        return StepBatch(micro_batches=made, tokens=sum(m.tokens for m in made))
+        return self._cut(lengths, index, self.micro_batch)
 
-    def _micro_batch(self, lengths: list[int], generator: torch.Generator, trained: int | None) -> MicroBatch:
+    def _cut(self, lengths: list[int], index: int, rows: int) -> StepBatch:
+        """Make a step's sequences and cut them into micro-batches of `rows`."""
         # Labels are shifted inside the model, so a sequence of n tokens trains n - 1.
-        own = sum(length - 1 for length in lengths)
-        total = own if trained is None else trained
-        batch = self._random(lengths, generator) if self._function is None else self._users_batch(lengths)
-        return MicroBatch(batch, own / total, sum(lengths), torch.tensor(float(total), device=self.device))
+        trained = sum(length - 1 for length in lengths)
+        made, positions = [], 0
+        for group, batch in zip(_groups(lengths, rows), self._batches(lengths, index, rows), strict=True):
+            share = sum(length - 1 for length in group) / trained
+            made.append(MicroBatch(batch, share, sum(group), torch.tensor(float(trained), device=self.device)))
+            positions += len(group) * max(group)
+        return StepBatch(micro_batches=tuple(made), tokens=sum(lengths), positions=positions)
+
+    def _batches(self, lengths: list[int], index: int, rows: int) -> list[Batch]:
+        seed = self.seed * 1_000_003 + index + 1
+        if self._function is None:
+            # On the CPU, so that every device trains on the same tokens.
+            generator = torch.Generator().manual_seed(seed)
+            return [self._random(group, generator) for group in _groups(lengths, rows)]
+        return self._rows_of(self._users_batch(lengths, seed), len(lengths), rows)
 
     def _random(self, lengths: list[int], generator: torch.Generator) -> Batch:
         rows = [torch.randint(0, self.vocabulary, (length,), generator=generator) for length in lengths]
@@ -102,13 +105,42 @@ class Batches:
             batch["attention_mask"] = mask.to(device=self.device, dtype=torch.long)
         return batch
 
-    def _users_batch(self, lengths: list[int]) -> Batch:
+    def _users_batch(self, lengths: list[int], seed: int) -> Batch:
+        """Call the user's function once for all of a step's sequences: they do not depend on the micro-batch."""
         assert self._function is not None
+        _seed_everything(seed)
         with users_code(str(self.workload.batch_fn)):
             batch = self._function(self.device, len(lengths), max(lengths))
         if not isinstance(batch, dict):
             raise UserCodeError(f"{self.workload.batch_fn} returned {type(batch).__name__}, not a dict")
         return batch
+
+    def _rows_of(self, batch: Batch, count: int, rows: int) -> list[Batch]:
+        """Cut every tensor that has a row for each sequence; the rest goes to every micro-batch as it is."""
+        if rows == count:
+            return [batch]
+        cut = {n for n, v in batch.items() if isinstance(v, torch.Tensor) and v.ndim > 0 and v.shape[0] == count}
+        if not cut:
+            raise UserCodeError(
+                f"{self.workload.batch_fn}: asked for {count} sequences it returned no tensor of {count} rows"
+            )
+        # Cloned: rows of a larger tensor may lie unaligned, and kernels then differ from a loader's own batches.
+        return [
+            {n: v[start : start + rows].clone() if n in cut else v for n, v in batch.items()}
+            for start in range(0, count, rows)
+        ]
+
+
+def _groups(lengths: list[int], rows: int) -> list[list[int]]:
+    return [lengths[i : i + rows] for i in range(0, len(lengths), rows)]
+
+
+def _seed_everything(seed: int) -> None:
+    """Seed the generators that a user's function may draw from; numpy's where it is imported."""
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
 
 
 def _vocabulary(model: nn.Module) -> int:

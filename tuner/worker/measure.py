@@ -14,7 +14,7 @@ from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
 from tuner.protocol import Event, FailureClass, Flag, Kind, Parity, Phase, PhaseRecord, Throughput
-from tuner.worker.data import Batches, Loss
+from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
 from tuner.worker.health import CompileHealth
 from tuner.worker.load import import_libraries, load_model
@@ -28,6 +28,9 @@ NOISY_FACTOR = 2
 """How much longer the steady phase lasts where step times never levelled."""
 NOISY_SECONDS = 15.0
 """A steady phase of this length is not made longer for it."""
+LONGEST_SECONDS = 120.0
+"""A steady phase that would last longer has fewer steps, `FEWEST_STEPS` at least."""
+FEWEST_STEPS = 2
 FP16_RETRIES = 16
 """A scale of 2**16 is halved at each overflow; past 2**0 the gradients themselves are infinite."""
 
@@ -117,7 +120,7 @@ class Trial:
         probe = ParityProbe(self.model)
         for _ in range(FP16_RETRIES):
             scale = self.applied.scaler.get_scale()
-            loss, seconds = self._timed_step(0, before_update=probe.take)
+            loss, seconds = self._timed_step(self.steps.batches.step(0), before_update=probe.take)
             self._slow_seconds.append(seconds)
             if self.applied.scaler.get_scale() >= scale:
                 break  # else fp16 gradients overflowed, no parameter was changed and the scale was lowered
@@ -136,7 +139,6 @@ class Trial:
         self.enter(Phase.SETTLE)
         at_least = 4 if self.request.strategy["mode"] in GRAPH_MODES else 3
         found = until_settled(self._settle_step, self._health().activity(), at_least)
-        self._slow_seconds += found.seconds
         if found.active:
             guard = self._health().last_recompile()
             cause = f"still recompiling: {guard}" if guard else "still compiling or recording CUDA graphs"
@@ -146,25 +148,48 @@ class Trial:
             raise NotWhatItSays(FailureClass.UNSTABLE, None, detail)
         if not found.level:
             self.m.flags.append(Flag.NOISY)
-        self._observe(len(found.seconds) + 1)
+        if found.grown_bytes:
+            self.m.notes.append(f"memory rose by {found.grown_bytes} bytes over the last {QUIET} steps of settle")
+        self._observe()
 
     def _settle_step(self, number: int) -> Observed:
-        loss, seconds = self._timed_step(number)
+        batch = self._settle_batch(number)
+        loss, seconds = self._timed_step(batch)
         _check_finite("loss", loss, f"step {number} of settle")
         self.m.settle_steps = number
-        return Observed(seconds, self._health().activity(), self.memory.held())
+        self._slow_seconds.append(seconds)
+        return Observed(
+            seconds,
+            self._health().activity(),
+            self.memory.held(),
+            work=batch.positions,
+            more_to_meet=self._has_more_to_meet(number),
+        )
+
+    def _settle_batch(self, number: int) -> StepBatch:
+        # The longest first: what it makes dynamo compile has to be there before `steady`, which refuses to.
+        batches = self.steps.batches
+        if not self.request.workload.lengths.vary:
+            return batches.step(number)
+        return batches.longest() if number == 1 else batches.step(number - 1)
+
+    def _has_more_to_meet(self, number: int) -> bool:
+        """Will `steady` run batches that were not run in `number` settle steps? Only where lengths vary it matters."""
+        if not self.request.workload.lengths.vary:
+            return False
+        return number < min(self.steps.batches.distinct, self._steady_steps(noisy=True))
 
     def _health(self) -> CompileHealth:
         assert self.m.health is not None
         return self.m.health
 
-    def _observe(self, index: int) -> None:
+    def _observe(self) -> None:
         """See which of the chosen modules really run compiled code; in `settle`, never in `steady`."""
         if not self.m.compiles:
             return
         modules = scope_modules(self.model, str(self.request.strategy["scope"]))
         health = self._health()
-        self._timed_step(index, observe=lambda forward: health.observe(forward, modules))
+        self._timed_step(self.steps.batches.step(0), observe=lambda forward: health.observe(forward, modules))
         report = health.report(0.0)
         fault = compile_fault(report)
         if fault is not None:
@@ -173,7 +198,8 @@ class Trial:
 
     def steady(self) -> None:
         """The timed window: no synchronisation but one at the end, no detector, no recompile."""
-        steps = self._steady_steps()
+        steps = self._steady_steps(Flag.NOISY in self.m.flags)
+        self._note_fewer(steps)
         self.enter(Phase.STEADY)
         with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
             seconds, tokens, loss = self.steps.window(steps, self._at_step)
@@ -193,19 +219,25 @@ class Trial:
     def _at_step(self, number: int) -> None:
         self.m.step = number
 
-    def _steady_steps(self) -> int:
-        """Return how many steps make the steady phase as long as it has to be."""
-        typical = statistics.median(self._slow_seconds[-QUIET:])
+    def _steady_steps(self, noisy: bool) -> int:
+        """Return how many steps make the steady phase as long as it has to be, and no longer than it may."""
+        typical = max(statistics.median(self._slow_seconds[-QUIET:]), 1e-4)
         request = self.request
         steps = max(
             request.steady_steps,
             math.ceil(request.steady_micro_batches / self.applied.accumulation),
-            math.ceil(request.steady_seconds / max(typical, 1e-4)),
+            math.ceil(request.steady_seconds / typical),
         )
-        if Flag.NOISY in self.m.flags:
+        if noisy:
             # More steps tell more, but only so far as they are cheap.
-            steps = max(steps, min(steps * NOISY_FACTOR, math.ceil(NOISY_SECONDS / max(typical, 1e-4))))
-        return steps
+            steps = max(steps, min(steps * NOISY_FACTOR, math.ceil(NOISY_SECONDS / typical)))
+        return min(steps, max(FEWEST_STEPS, int(LONGEST_SECONDS / typical)))
+
+    def _note_fewer(self, steps: int) -> None:
+        if steps < self.request.steady_steps:
+            seconds = statistics.median(self._slow_seconds[-QUIET:])
+            wanted = self.request.steady_steps
+            self.m.notes.append(f"steady: {steps} optimizer steps in place of {wanted}, as one takes {seconds:.0f} s")
 
     def longest_batch(self) -> None:
         """Replay a step of nothing but the longest sequences: a late recompile lands on top of everything."""
@@ -214,9 +246,9 @@ class Trial:
         self.m.step = 1
 
     def _timed_step(
-        self, index: int, before_update: Callable[[], None] | None = None, observe: Observer | None = None
+        self, batch: StepBatch, before_update: Callable[[], None] | None = None, observe: Observer | None = None
     ) -> tuple[float, float]:
-        loss, seconds = self.steps.timed(index, before_update, observe)
+        loss, seconds = self.steps.timed(batch, before_update, observe)
         self.m.step = (self.m.step or 0) + 1
         self.m.emit(Event(time=time.time(), event="step", phase=self.m.phase, step=self.m.step, seconds=seconds))
         return loss, seconds

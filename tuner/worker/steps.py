@@ -25,11 +25,11 @@ class Steps:
         self.device = memory.device
 
     def timed(
-        self, index: int, before_update: Callable[[], None] | None = None, observe: Observer | None = None
+        self, batch: StepBatch, before_update: Callable[[], None] | None = None, observe: Observer | None = None
     ) -> tuple[float, float]:
         """Run one synchronised optimizer step; return its mean loss and its seconds."""
         started = time.perf_counter()
-        loss = self.run(self.batches.step(index), before_update, observe)
+        loss = self.run(batch, before_update, observe)
         self.memory.synchronize()
         return float(loss), time.perf_counter() - started
 

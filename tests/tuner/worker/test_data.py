@@ -102,6 +102,25 @@ def test_batches_of_the_users() -> None:
     assert torch.equal(micro_batch.batch["input_ids"], torch.ones(8, 12, dtype=torch.long))
 
 
+@pytest.mark.parametrize("micro_batch", [1, 2, 4])
+def test_a_users_function_gives_every_micro_batch_the_same_sequences(micro_batch: int) -> None:
+    workload = users(batch_fn=f"{MODELS}:self_seeded")
+    whole = sequences(batches(workload, 8).step(0))
+    torch.rand(3)  # what was drawn before makes no difference
+    step = batches(workload, micro_batch).step(0)
+    assert sequences(step) == whole and len({tuple(row) for row in whole}) == 8
+    assert [m.batch["input_ids"].shape[0] for m in step.micro_batches] == [micro_batch] * (8 // micro_batch)
+    assert {m.batch["attention_mask"] for m in step.micro_batches} == {None}
+    assert sequences(batches(workload, micro_batch).step(1)) != whole
+
+
+def test_a_users_batch_without_rows_cannot_be_cut() -> None:
+    packed = users(batch_fn=f"{MODELS}:packed")
+    assert batches(packed, 8).step(0).micro_batches[0].batch["input_ids"].shape == (1, 128)
+    with pytest.raises(UserCodeError, match=":packed: asked for 8 sequences it returned no tensor of 8 rows"):
+        batches(packed, 2).step(0)
+
+
 def test_batches_that_are_none() -> None:
     with pytest.raises(UserCodeError, match=":no_batch returned list, not a dict"):
         batches(users(batch_fn=f"{MODELS}:no_batch"), 8).step(0)

@@ -171,9 +171,12 @@ def test_a_loss_that_hangs_on_nothing() -> None:
 def test_a_loss_that_becomes_nan_later(monkeypatch: pytest.MonkeyPatch, phase: Phase) -> None:
     real = {"timed": Steps.timed, "window": Steps.window}
 
-    def timed(self: Steps, index: int, *args: Any, **kwargs: Any) -> tuple[float, float]:
-        loss, seconds = real["timed"](self, index, *args, **kwargs)  # type: ignore[operator]
-        return (float("nan") if index == 2 and phase is Phase.SETTLE else loss), seconds
+    calls: list[int] = []
+
+    def timed(self: Steps, *args: Any, **kwargs: Any) -> tuple[float, float]:
+        calls.append(1)
+        loss, seconds = real["timed"](self, *args, **kwargs)  # type: ignore[operator]
+        return (float("nan") if len(calls) == 3 and phase is Phase.SETTLE else loss), seconds
 
     def window(self: Steps, count: int, done: Any) -> tuple[list[float], int, float]:
         seconds, tokens, loss = real["window"](self, count, done)  # type: ignore[operator]
@@ -249,11 +252,55 @@ def test_what_compiles_for_ever_is_unstable(monkeypatch: pytest.MonkeyPatch, qui
 
 
 def test_a_leak_is_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = iter(range(1000))
+    held = iter(range(0, 2**40, 2**20))
     monkeypatch.setattr(Memory, "held", lambda _: next(held))
     _, error = ended(shaped())
     assert (error.failure_class, error.kind) == (FailureClass.UNSTABLE, None)
     assert "memory still rises" in error.detail
+
+
+def test_a_few_bytes_more_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = iter(range(0, 2**40, 512))
+    monkeypatch.setattr(Memory, "held", lambda _: next(held))
+    made = ran(shaped())
+    assert made.throughput is not None
+    assert "memory rose by 1024 bytes over the last 3 steps of settle" in made.notes
+
+
+def test_settle_meets_what_steady_will_and_the_longest_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[Any] = []
+    run, window = Steps.run, Steps.window
+
+    def noted(self: Steps, batch: Any, *args: Any) -> Any:
+        met.append(batch)
+        return run(self, batch, *args)
+
+    monkeypatch.setattr(Steps, "run", noted)
+    at_steady: list[int] = []
+
+    def counted(self: Steps, *args: Any) -> tuple[list[float], int, float]:
+        at_steady.append(len(met))
+        return window(self, *args)
+
+    monkeypatch.setattr(Steps, "window", counted)
+    made = measurement(shaped(lengths=Lengths(kind="list", max=40, values=(4, 5, 6, 7, 8)), batch_size=1))
+    made.request = made.request.model_copy(update={"steady_steps": 16})
+    Trial(made).run()
+    before, after = met[: at_steady[0]], met[at_steady[0] :]
+    assert before[1].tokens == 40  # the first of settle
+    assert {id(batch) for batch in after[:-1]} <= {id(batch) for batch in before}
+    assert len(after) > 16
+
+
+def test_long_steps_are_fewer_in_steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows = slow_steps(monkeypatch, {}, steady=50.0)
+    made = measurement(shaped())
+    made.request = made.request.model_copy(update={"steady_steps": 5})
+    Trial(made).run()
+    assert windows == [2]
+    assert "steady: 2 optimizer steps in place of 5, as one takes 50 s" in made.notes
+    windows = slow_steps(monkeypatch, {}, steady=500.0)
+    assert ran(shaped()).notes == [] and windows == [2]  # two were asked for
 
 
 def test_a_recompile_in_steady_is_unstable(monkeypatch: pytest.MonkeyPatch, quick_compile: None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tuner.worker.settle import AT_MOST, LONG_ENOUGH_SECONDS, Observed, Settled, until_settled
+from tuner.worker.settle import AT_MOST, LONG_ENOUGH_SECONDS, RISES_BYTES, Observed, Settled, until_settled
 
 
 def settle(
@@ -78,7 +78,7 @@ def test_it_compiles_for_ever() -> None:
 
 
 def test_memory_that_rises_for_ever() -> None:
-    settled = settle([1.0], held=range(1, 100))
+    settled = settle([1.0], held=range(0, 100 * RISES_BYTES, RISES_BYTES))
     assert len(settled.seconds) == AT_MOST and settled.rising and not settled.active
 
 
@@ -89,5 +89,22 @@ def test_memory_that_stands_still_or_comes_back(held: list[int | None]) -> None:
 
 def test_memory_may_rise_at_first() -> None:
     # The optimizer's state is born in the first step.
-    settled = settle([1.0], held=[1, 2, 3, 4, 5, 5])
+    settled = settle([1.0], held=[n * RISES_BYTES for n in (1, 2, 3, 4, 5, 5)])
     assert len(settled.seconds) == 6 and not settled.rising
+
+
+def test_a_few_bytes_are_no_leak() -> None:
+    settled = settle([1.0], held=range(0, 512 * 100, 512))
+    assert len(settled.seconds) == 3 and not settled.rising and settled.grown_bytes == 2 * 512
+    assert settle([1.0], held=[0, 512, 512]).grown_bytes == 0
+
+
+def test_batches_that_are_still_to_be_met_are_waited_for() -> None:
+    settled = until_settled(lambda n: Observed(1.0, (0,), more_to_meet=n < 12), (0,), 3)
+    assert len(settled.seconds) == 12
+
+
+def test_times_of_batches_of_different_size_are_compared_by_position() -> None:
+    sizes = [1, 3, 2, 5, 4]
+    settled = until_settled(lambda n: Observed(float(sizes[n % 5]), (0,), work=sizes[n % 5]), (0,), 3)
+    assert settled.level and len(settled.seconds) == 3
