@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from strategies.knob import Value
+from strategies.knob import COMPILE_OFF, Value
 from tuner import study as studies
 from tuner.ledger import Ledger
 from tuner.listener import Listener
@@ -25,6 +25,8 @@ KILL_SECONDS = 5.0
 """What it takes to end a trial, and all that it started, before a proof can begin."""
 PROOFS_AT_MOST = 2
 """Of one strategy in one search: a proof that crashed is tried once more."""
+FAR_AHEAD = 1.3
+"""So many times the best eager strategy: no other eager one catches up with a compiled best."""
 COLD = 1.1
 """A proof against the longest run of its strategy so far."""
 
@@ -142,16 +144,31 @@ class Chooser:
         return found
 
     def undecided(self, busy: bool) -> Proposal | None:
-        """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none."""
+        """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none.
+
+        Only those that may be proposed now and could still win: the compiled ones first, and none
+        that is eager where a compiled one has left the best eager far behind. A second run of an
+        eager strategy that hardly fits does not make up for that, and costs a trial's time.
+        """
         if busy:
             return None
-        for record in self.ledger.all_standing():
+        open_ = (r for r in self.ledger.all_standing() if r.fingerprint in self.handle.sampler.space.index)
+        could_win = [r for r in open_ if not (_is_eager(r) and self._eager_has_lost())]
+        for record in sorted(could_win, key=_is_eager):
             cap_bytes = self.requests.cap_bytes(record.strategy)
             again = worth_another(record, limit_bytes=self.ledger.study.limit_bytes, cap_bytes=cap_bytes)
             if again and record.fingerprint not in self._retried and self._fits_in_time(record.strategy):
                 self._retried.add(record.fingerprint)
                 return Proposal(record.strategy, record.source, role="retry")
         return None
+
+    def _eager_has_lost(self) -> bool:
+        """Is the best compiled, and `FAR_AHEAD` of the best eager?"""
+        leader = self.ledger.best()
+        if leader is None or _is_eager(leader):
+            return False
+        eager = [r.tokens_per_s or 0.0 for r in self.ledger.all_standing() if r.outcome is Outcome.OK and _is_eager(r)]
+        return bool(eager) and (leader.tokens_per_s or 0.0) >= FAR_AHEAD * max(eager)
 
     def proof(self, busy: bool) -> Proposal | None:
         """Return the strategy that has to be proved; None: the best one is, or there is none, or no time for it."""
@@ -195,3 +212,7 @@ class Chooser:
         # Cold: as long as the first run of its kind, or longer.
         same = [r.seconds for r in self.ledger.launches(record.fingerprint) if r.outcome is Outcome.OK]
         return max([*same, self.ledger.timing.expected(record.strategy)]) * COLD
+
+
+def _is_eager(record: TrialRecord) -> bool:
+    return record.strategy["mode"] == COMPILE_OFF

@@ -278,6 +278,36 @@ def test_an_out_of_memory_that_needed_less_than_the_cap_is_run_once_more(storage
     assert short.chooser.undecided(False) is None
 
 
+def fragmented(strategy: dict[str, Any]) -> TrialRecord:
+    """Out of memory, though it needed less than the cap."""
+    return record_of(Outcome.OOM, strategy, needed_bytes=20 * GIB, seconds=10.0)
+
+
+def drawn(made: Made) -> list[dict[str, Any]]:
+    """All that is to be run once more."""
+    found = []
+    while (proposal := made.chooser.undecided(False)) is not None:
+        found.append(proposal.strategy)
+    return found
+
+
+def test_a_second_run_is_only_for_what_may_be_proposed_compiled_first(storage: Storage) -> None:
+    records = [fragmented(CHECKPOINTING), fragmented(WHOLE), fragmented(LAYER)]
+    assert drawn(Made(storage, records)) == [WHOLE, LAYER, CHECKPOINTING]
+    assert drawn(Made(storage, records, allowed={"scope": ("layer",)})) == [LAYER, CHECKPOINTING]
+    assert drawn(Made(storage, records, allowed={"mode": ("off",)})) == [CHECKPOINTING]
+
+
+def test_no_eager_one_is_run_again_where_compiling_is_far_ahead(storage: Storage) -> None:
+    def ran(tokens_per_s: float) -> list[TrialRecord]:
+        return [record_of(seconds=10.0), record_of(strategy=LAYER, tokens_per_s=tokens_per_s, seconds=10.0)]
+
+    again = [fragmented(CHECKPOINTING), fragmented(WHOLE)]
+    assert drawn(Made(storage, [*ran(1299.0), *again])) == [WHOLE, CHECKPOINTING]
+    assert drawn(Made(storage, [*ran(1300.0), *again])) == [WHOLE]
+    assert drawn(Made(storage, [*ran(1300.0)[1:], *again])) == [WHOLE, CHECKPOINTING], "no eager one has run"
+
+
 def test_an_exhausted_space(storage: Storage) -> None:
     only = {name: (value,) for name, value in LAYER.items()}
     made = Made(storage, opening(), allowed=only)
