@@ -165,6 +165,17 @@ def loss_of_each(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
     return mean_loss(model, batch).repeat(3)
 
 
+def raising_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """A user's mistake in a loss."""
+    loss: torch.Tensor = batch["lables"]
+    return loss
+
+
+def refused_loss(model: nn.Module, batch: dict[str, Any]) -> torch.Tensor:
+    """What a device says, and no mistake of the user's."""
+    raise RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+
+
 def ones(device: torch.device, micro_batch: int, length: int) -> dict[str, torch.Tensor]:
     """A batch of the user's own."""
     ids = torch.ones(micro_batch, length, dtype=torch.long, device=device)

@@ -59,7 +59,10 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
     import torch
 
     applied = m.applied
-    effect_flags = _effect_flags(m)  # first: it also notes which knob had none
+    effect_flags = [
+        *_effect_flags(m),
+        *([] if failure else _graph_flags(m)),
+    ]  # first: it also notes which knob had none
     params = list(applied.model.parameters()) if applied else []
     return TrialResult(
         trial_uuid=request.trial_uuid,
@@ -126,6 +129,15 @@ def _effect_flags(m: Measurement) -> list[Flag]:
         m.notes.append("optimizer: no tensor is large enough for 8-bit state")
         return [Flag.NO_EFFECT]
     return []
+
+
+def _graph_flags(m: Measurement) -> list[Flag]:
+    """A mode that records CUDA graphs, and recorded none, was measured as the mode without them."""
+    if m.applied is None or m.health is None or not m.applied.records_graphs or m.health.recorded_graphs():
+        return []
+    why = m.health.skipped_graphs() or "inductor gave no reason"
+    m.notes.append(f"mode: {m.request.strategy['mode']} recorded no CUDA graph ({why})")
+    return [Flag.NO_EFFECT]
 
 
 def _versions() -> dict[str, str]:

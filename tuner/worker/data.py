@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from tuner.worker.failure import users_forward
 from tuner.worker.user_code import UserCodeError, load_function, users_code
-from tuner.workload import Workload
+from tuner.workload import ModelKind, Workload
 
 Batch = dict[str, Any]
 IGNORED = -100
@@ -155,16 +156,29 @@ def _vocabulary(model: nn.Module) -> int:
 class Loss:
     """Forward and loss of one micro-batch: the share of the optimizer step's mean loss."""
 
-    def __init__(self, workload: Workload, model: nn.Module) -> None:
+    def __init__(self, workload: Workload, model: nn.Module, compiled: bool = False) -> None:
         self.model = model
         self._function: Callable[..., torch.Tensor] | None = load_function(workload.loss) if workload.loss else None
         self._spec = workload.loss or workload.model
         # transformers' models sum over the labels and divide by `num_items_in_batch` themselves. What
         # a batch of the user's holds is not known, so there the mean of a micro-batch is taken.
         self._normalised = self._function is None and workload.batch_fn is None and _is_transformers(model)
+        users = workload.loss or workload.batch_fn or workload.model_kind is ModelKind.FUNCTION
+        # Where something is compiled an exception may be the compiler's; the eager strategies tell the user's apart.
+        self._is_users_alone = bool(users) and not compiled
 
     def __call__(self, micro_batch: MicroBatch) -> torch.Tensor:
-        """Return a scalar; summed over the step's micro-batches it is the mean over the step's tokens."""
+        """Return a scalar; summed over the step's micro-batches it is the mean over the step's tokens.
+
+        Raises:
+            UserCodeError: the user's own code raised, or its loss is no scalar.
+        """
+        if self._is_users_alone:
+            with users_forward(self._spec):
+                return self._share_of(micro_batch)
+        return self._share_of(micro_batch)
+
+    def _share_of(self, micro_batch: MicroBatch) -> torch.Tensor:
         if self._normalised:
             return self._loss_of(self.model(**micro_batch.batch, num_items_in_batch=micro_batch.trained))
         if self._function is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback as tracebacks
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import torch
 
 from tuner.build import BuildConflict
 from tuner.protocol import Failure, FailureClass, Kind, Phase
-from tuner.worker.user_code import UserCodeError
+from tuner.worker.user_code import UserCodeError, users_code
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
 _ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) (KiB|MiB|GiB|bytes) is allocated by PyTorch")
@@ -35,6 +36,10 @@ _BY_TEXT: tuple[tuple[str, FailureClass, Kind | None], ...] = (
 )
 
 
+_OF_DEVICE = re.compile(r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|NCCL")
+"""No mistake of the user's, whoever called."""
+
+
 class NotWhatItSays(Exception):
     """Raised by the measuring itself: the trial is not what its strategy says."""
 
@@ -56,6 +61,20 @@ def classify_exception(error: BaseException, phase: Phase, step: int | None, ful
         step=step,
         needed_bytes=_needed_bytes(error) if failure_class is FailureClass.OOM else None,
     )
+
+
+@contextlib.contextmanager
+def users_forward(spec: str) -> Iterator[None]:
+    """Name the user's function in what an eager forward raises, unless it is the device's or torch's own doing."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:  # the border to code that is not ours: anything may come
+        decided, _, _ = _decide(error, fullgraph=False)
+        of_device = isinstance(error, torch.AcceleratorError) or _OF_DEVICE.search(str(error))
+        if decided is not FailureClass.OTHER or of_device:
+            raise
+        with users_code(spec):
+            raise
 
 
 def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind | None, str]:

@@ -18,6 +18,8 @@ from tuner.worker.partition import capture_plans
 _SITE = re.compile(r'(?:from user code at|Graph break in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)')
 _REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(.+)")
 _GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
+_CUDAGRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
+"""Where inductor says, as a warning, why it records no graph of a region."""
 
 
 class _Listener(logging.Handler):
@@ -28,6 +30,7 @@ class _Listener(logging.Handler):
         self.breaks: Counter[tuple[str, str]] = Counter()
         self.recompiles: list[str] = []
         self.limit_hit = False
+        self.graphs_skipped: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
@@ -36,6 +39,8 @@ class _Listener(logging.Handler):
         elif record.name.endswith("__recompiles"):
             found = _GUARD.search(message)
             self.recompiles.append(found[1].strip() if found else message.strip().splitlines()[0])
+        elif record.name == _CUDAGRAPHS:
+            self.graphs_skipped += [message.strip().splitlines()[0]] if "skipping cudagraph" in message else []
         elif "recompile_limit" in message or "cache_size_limit" in message:
             self.limit_hit = True
 
@@ -69,6 +74,7 @@ class CompileHealth:
         for name in list(logging.Logger.manager.loggerDict):
             if name.startswith("torch._dynamo") and name.endswith(("__graph_breaks", "__recompiles", "convert_frame")):
                 logging.getLogger(name).addHandler(self._listener)
+        logging.getLogger(_CUDAGRAPHS).addHandler(self._listener)
 
     def close(self) -> None:
         """Listen no more."""
@@ -82,6 +88,14 @@ class CompileHealth:
         from torch._dynamo.utils import counters
 
         return int(counters["stats"]["unique_graphs"]) + len(self._listener.recompiles), _recorded_graphs()
+
+    def recorded_graphs(self) -> int:
+        """Return the number of CUDA graphs recorded so far."""
+        return self.activity()[1]
+
+    def skipped_graphs(self) -> str | None:
+        """Return why inductor last did not record a CUDA graph, in its own words."""
+        return self._listener.graphs_skipped[-1] if self._listener.graphs_skipped else None
 
     def last_recompile(self) -> str | None:
         """Return the guard of the latest recompile."""

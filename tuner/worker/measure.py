@@ -112,7 +112,7 @@ class Trial:
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
         batches = Batches(request.workload, self.model, self.device, self.applied.micro_batch, request.seed)
         batches.prepare()
-        self.steps = Steps(self.applied, batches, Loss(request.workload, self.model), self.memory)
+        self.steps = Steps(self.applied, batches, Loss(request.workload, self.model, self.m.compiles), self.memory)
 
     def first_step(self) -> None:
         """The first full step: compiles, and is compared with the reference's."""

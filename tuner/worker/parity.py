@@ -7,6 +7,7 @@ import math
 import torch
 from torch import nn
 
+from tuner.mismatch import active_dropout
 from tuner.protocol import Parity
 
 SAMPLED_TENSORS = 16
@@ -30,6 +31,8 @@ class ParityProbe:
         self._gradient = torch.empty(0)
         self._norm = float("nan")
         self._without = 0
+        # Masks depend on how the step is cut and compiled, so such figures cannot be compared.
+        self._with_dropout = active_dropout(model) > 0
 
     def take(self) -> None:
         """Read the gradients. Called once, with unscaled gradients in place."""
@@ -50,6 +53,7 @@ class ParityProbe:
             gradient_norm=_json_number(self._norm),
             tensors_without_gradient=self._without,
             parameter_changed=bool((after != self._before).any()),
+            with_dropout=self._with_dropout,
         )
 
 

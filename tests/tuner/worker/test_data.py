@@ -169,3 +169,27 @@ def test_a_loss_that_is_not_one_number() -> None:
     (micro_batch,) = batches(workload, 8).step(0).micro_batches
     with pytest.raises(UserCodeError, match=r":loss_of_each: the loss is a tensor of shape \(3,\), not one number"):
         Loss(workload, Stack())(micro_batch)
+
+
+def test_a_loss_that_raises_is_the_users_in_an_eager_strategy() -> None:
+    workload = users(loss=f"{MODELS}:raising_loss")
+    (micro_batch,) = batches(workload, 8).step(0).micro_batches
+    with pytest.raises(UserCodeError, match=":raising_loss raised KeyError: 'lables'"):
+        Loss(workload, Stack())(micro_batch)
+    with pytest.raises(KeyError):  # here it might be the compiler's doing
+        Loss(workload, Stack(), compiled=True)(micro_batch)
+
+
+def test_a_model_that_cannot_take_the_batch() -> None:
+    workload = users()
+    (micro_batch,) = batches(workload, 8).step(0).micro_batches
+    micro_batch.batch["no_such_argument"] = 1
+    with pytest.raises(UserCodeError, match=r":stack raised TypeError: .*no_such_argument"):
+        Loss(workload, Stack())(micro_batch)
+
+
+def test_what_the_device_says_is_not_the_users() -> None:
+    workload = users(loss=f"{MODELS}:refused_loss")
+    (micro_batch,) = batches(workload, 8).step(0).micro_batches
+    with pytest.raises(RuntimeError, match="CUBLAS"):
+        Loss(workload, Stack())(micro_batch)

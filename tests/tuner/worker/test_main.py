@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
 
 from tests.tuner.worker.workloads import MODELS, measurement, shaped, users
 from tuner.evidence import compile_fault
@@ -117,3 +118,21 @@ def test_an_8_bit_optimizer_without_a_large_tensor_has_no_effect(width: int, fla
     result = make_result(made.request, made, None)
     assert [f for f in result.flags if f is Flag.NO_EFFECT] == flags
     assert any("optimizer" in note for note in result.notes) is bool(flags)
+
+
+@pytest.mark.parametrize(("recorded", "flags"), [(0, [Flag.NO_EFFECT]), (2, [])])
+def test_a_mode_of_graphs_that_recorded_none_has_no_effect(
+    monkeypatch: pytest.MonkeyPatch, recorded: int, flags: list[Flag]
+) -> None:
+    made = measurement(shaped(), mode="reduce-overhead", scope="layer")
+    Trial(made).load()
+    assert made.applied is not None and made.health is not None
+    made.applied.records_graphs = True  # as on a card
+    log_cudagraph_skip_and_bump_counter("skipping cudagraphs due to mutated inputs")
+    monkeypatch.setattr("tuner.worker.health._recorded_graphs", lambda: recorded)
+    result = make_result(made.request, made, None)
+    made.health.close()
+    assert [f for f in result.flags if f is Flag.NO_EFFECT] == flags
+    said = "mode: reduce-overhead recorded no CUDA graph (skipping cudagraphs due to mutated inputs)"
+    assert (said in result.notes) is bool(flags)
+    assert result.compile.cudagraph_skips == 1

@@ -85,3 +85,8 @@ def test_what_is_not_finite_passes_no_comparison(bad: float) -> None:
     parity = probe_of(Stack(), bad).finish(bad)
     assert parity.loss == parity.gradient_norm == 1e308
     assert set(parity.gradient) == {1e308}
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_figures_under_dropout_say_so(dropout: float) -> None:
+    assert probe_of(Stack(dropout=dropout), gradient=1.0).finish(1.0).with_dropout is (dropout > 0)
