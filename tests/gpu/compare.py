@@ -25,8 +25,10 @@ def bare_arguments(plan: dict) -> list[str]:
     words = [
         "--mode", s["mode"], "--checkpointing", s["checkpointing"], "--micro-batch", str(s["micro_batch"]),
         "--activation-memory-budget", str(s["activation_memory_budget"]), "--batch-size", str(workload["batch_size"]),
-        "--seq-len", str(workload["lengths"]["max"]), "--cap-bytes", str(plan["cap_bytes"]),
+        "--seq-len", str(workload["lengths"]["max"]), "--device", plan["environment"]["device_type"],
+        "--hidden", str(workload["config"]["hidden_size"]), "--layers", str(workload["config"]["num_hidden_layers"]),
     ]  # fmt: skip
+    words += ["--cap-bytes", str(plan["cap_bytes"])] if plan["cap_bytes"] else []
     words += ["--scope", s["scope"]] if s["mode"] != "off" else []
     words += ["--expandable-segments"] if s["expandable_segments"] else []
     return words + (["--dynamic"] if s["dynamic"] == "true" else [])
