@@ -9,6 +9,7 @@ from strategies.knob import COMPILE_OFF
 from strategies.recipes import leanest
 from tuner.errors import ExitCode
 from tuner.outcome import Outcome
+from tuner.protocol import Phase
 from tuner.record import StudyRecord, TrialRecord, feasible
 from tuner.space import describe
 from tuner.units import format_gib
@@ -73,13 +74,16 @@ def would_have_to_give(
     if not memory:
         return _without_memory(records)
     workload = study.workload
-    loading = dies_while_loading(study, records) is not None
+    dead = dies_while_loading(study, records)
+    if dead is not None and dead.phase is Phase.START:
+        # Before the model is there: neither an adapter nor a shape changes it.
+        return ("a larger --budget-gb: the libraries alone, before any model, take more than this",)
     lines = []
     if missed_by_bytes:
         lines.append(f"{format_gib(missed_by_bytes)} more for the nearest miss: a larger --budget-gb")
     if workload.adapter in _LEANER:
         lines.append(_LEANER[workload.adapter])
-    if loading:
+    if dead is not None:
         lines.append("a smaller model: the weights alone do not fit")
     else:
         lines.append(f"shorter sequences than {workload.lengths.max} tokens (--seq-len)")

@@ -133,6 +133,13 @@ def test_out_of_memory_while_loading_names_the_model() -> None:
     assert not any("--seq-len" in line for line in report.would_have_to_give)
 
 
+def test_out_of_memory_before_the_model_blames_no_model() -> None:
+    report = summary(study_of(), [record_of(Outcome.OOM, {}, number=0, phase=Phase.START, detail="libraries")])
+    assert report.exit_code is ExitCode.NOTHING_FITS
+    (line,) = report.would_have_to_give
+    assert "larger --budget-gb" in line and "--adapter" not in line
+
+
 def test_no_verdict_names_the_causes_and_what_was_not_tried() -> None:
     records = [
         record_of(Outcome.OOM, BASELINE, number=0, phase=Phase.SETTLE),
