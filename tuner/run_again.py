@@ -23,6 +23,7 @@ from tuner.session import (
     kill_left_over,
     make_executor,
     make_requests,
+    make_study,
     open_bench,
     pick_device,
     require_compiler,
@@ -131,16 +132,7 @@ def _study(bench: Bench, plan: ExportedPlan) -> tuple[StudyRecord, bool]:
     found = bench.records.study(name)
     if found is not None:
         return found, False
-    made = StudyRecord(
-        name=name,
-        key=bench.key,
-        budget_bytes=bench.asked_bytes,
-        limit_bytes=bench.limits.limit_bytes,
-        workload=bench.workload,
-        environment=bench.environment,
-        created_at=time.time(),
-    )
-    return made, True
+    return make_study(bench, name), True
 
 
 def _wait(executor: Any, handle: str, listener: Listener, stopped: Callable[[], bool]) -> Attempt:

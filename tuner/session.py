@@ -324,9 +324,10 @@ def open_search(
         yield SearchSession(search=search, study=study, records=bench.records, notes=notes, eager_only=eager_only)
 
 
-def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
-    record = StudyRecord(
-        name=spec.study or "",
+def make_study(bench: Bench, name: str) -> StudyRecord:
+    """Return the study of this bench's key and budget, as it is now."""
+    return StudyRecord(
+        name=name,
         key=bench.key,
         budget_bytes=bench.asked_bytes,
         limit_bytes=bench.limits.limit_bytes,
@@ -334,6 +335,10 @@ def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
         environment=bench.environment,
         created_at=time.time(),
     )
+
+
+def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
+    record = make_study(bench, spec.study or "")
     return record if spec.study else record.model_copy(update={"name": default_name(record, bench.target)})
 
 
