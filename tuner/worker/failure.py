@@ -91,7 +91,9 @@ def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind |
     for found in chain:
         decided = _by_type(found, fullgraph)
         if decided is not None:
-            return (*decided, first_line(found) + _site(found))
+            # There is no phase of its own for it: recomputing happens in the backward.
+            where = " (in the backward)" if decided[1] is Kind.CHECKPOINT_MISMATCH else _site(found)
+            return (*decided, first_line(found) + where)
     for found in chain:
         for pattern, failure_class, kind in _BY_TEXT:
             if isinstance(found, RuntimeError) and re.search(pattern, str(found)):

@@ -15,8 +15,12 @@ from tuner.protocol import CompileReport, GraphBreak
 from tuner.worker.coverage import Coverage, observe
 from tuner.worker.partition import capture_plans
 
-_SITE = re.compile(r'(?:from user code at|Graph break in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)')
-_REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(.+)")
+# "Graph break (user stack suppressed due to duplicate graph break) in user code at": one that was told before.
+_SITE = re.compile(
+    r'(?:from user code at|Graph break (?:\([^)]*\) )?in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)'
+)
+_REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(?:.+:\n\s*)?(.+)")
+"""Behind a first line that only says that there was one, and ends with a colon."""
 _GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
 _CUDAGRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
 """Where inductor says, as a warning, why it records no graph of a region."""
@@ -28,6 +32,7 @@ class _Listener(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self.breaks: Counter[tuple[str, str]] = Counter()
+        self._reasons: dict[str, str] = {}
         self.recompiles: list[str] = []
         self.limit_hit = False
         self.graphs_skipped: list[str] = []
@@ -35,7 +40,9 @@ class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         if record.name.endswith("__graph_breaks"):
-            self.breaks[_break_site(message)] += 1
+            site, reason = _break_site(message)
+            # One site is one entry: what dynamo says of it again, and in other words, is the same break.
+            self.breaks[site, reason if site == "?" else self._reasons.setdefault(site, reason)] += 1
         elif record.name.endswith("__recompiles"):
             found = _GUARD.search(message)
             self.recompiles.append(found[1].strip() if found else message.strip().splitlines()[0])
