@@ -36,7 +36,7 @@ def encode(strategy: Strategy, target: Target) -> Params:
     for knob in KNOBS:
         domain, value = knob.domain(target), strategy[knob.name]
         if value not in domain:
-            raise WrongInput(knob.name, "is one of " + ", ".join(map(str, domain)), value)
+            raise WrongInput(knob.name, "must be one of " + ", ".join(map(str, domain)), value)
         params[knob.name] = domain.index(value) if knob.ordinal else value
     return params
 

@@ -48,7 +48,7 @@ def find_model(given: str) -> ModelSource:
         return ModelSource(model=given, kind=ModelKind.HUB)
     raise WrongInput(
         "model",
-        f"is a built-in shape ({', '.join(SHAPES)}), a folder with a config.json, a hub id, or module:function",
+        f"must be a built-in shape ({', '.join(SHAPES)}), a folder with a config.json, a hub id, or module:function",
         given,
         nearest(given, SHAPES),
     )
@@ -57,16 +57,16 @@ def find_model(given: str) -> ModelSource:
 def _folder(path: Path) -> ModelSource:
     config = path / "config.json"
     if not path.is_dir():
-        raise WrongInput("model", "is a folder that exists", str(path))
+        raise WrongInput("model", "must be a folder that exists", str(path))
     try:
         text = config.read_text()
         values = json.loads(text)
     except OSError as error:
-        raise WrongInput("model", f"{config} can be read ({error.strerror})") from error
+        raise WrongInput("model", f"{config} cannot be read ({error.strerror})") from error
     except ValueError as error:
-        raise WrongInput("model", f"{config} is JSON ({error})") from error
+        raise WrongInput("model", f"{config} is not JSON ({error})") from error
     if not isinstance(values, dict) or "model_type" not in values:
-        raise WrongInput("model", f"{config} is a Hugging Face config with a model_type")
+        raise WrongInput("model", f"{config} must be a Hugging Face config with a model_type")
     return ModelSource(
         model=str(path.resolve()), kind=ModelKind.FOLDER, config=values, sources={"config.json": _digest(text)}
     )
@@ -83,23 +83,23 @@ def find_function(field: str, given: str) -> tuple[str, dict[str, str]]:
     source, _, name = given.rpartition(":")
     is_file = source.endswith(".py")
     if not name.isidentifier() or not (is_file or all(part.isidentifier() for part in source.split("."))):
-        raise WrongInput(field, "has the form package.module:function or file.py:function", given)
+        raise WrongInput(field, "must have the form package.module:function or file.py:function", given)
     if is_file:
         path = Path(source).expanduser().resolve()
         spec = f"{path}:{name}"
     else:
         found = next((p for p in _module_paths(source) if p.is_file()), None)
         if found is None:
-            raise WrongInput(field, "is a module that can be found from here", source)
+            raise WrongInput(field, "must be a module that can be found from here", source)
         path, spec = found, given
     try:
         text = path.read_text()
     except OSError as error:
-        raise WrongInput(field, f"{path} can be read ({error.strerror})") from error
+        raise WrongInput(field, f"{path} cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise WrongInput(field, f"{path} is a text file") from error
     if not re.search(rf"^\s*(async\s+)?(def|class)\s+{name}\b|^{name}\s*=|import.*\b{name}\b", text, re.MULTILINE):
-        raise WrongInput(field, f"{path} defines it", name, nearest(name, _DEFINED.findall(text)))
+        raise WrongInput(field, f"{path} must define it", name, nearest(name, _DEFINED.findall(text)))
     return spec, {f"{field}: {path.name}": _digest(text)}
 
 

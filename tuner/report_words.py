@@ -58,7 +58,7 @@ def _against_eager(fits: Sequence[TrialRecord]) -> str:
     eager = next((r for r in fits if r.strategy["mode"] == COMPILE_OFF), None)
     if eager is None or not eager.tokens_per_s or not winner.tokens_per_s:
         return " (no eager strategy that was tried fits)"
-    return f" ({winner.tokens_per_s / eager.tokens_per_s:.2f} times the best eager)"
+    return f" ({winner.tokens_per_s / eager.tokens_per_s:.2f} times the best eager one measured)"
 
 
 def _counted(records: Sequence[TrialRecord]) -> str:

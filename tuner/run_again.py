@@ -14,6 +14,7 @@ from strategies.knob import Conflict, Severity, Target
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.ledger import Ledger
 from tuner.listener import Listener
+from tuner.model_source import find_function, find_model
 from tuner.outcome import Outcome, classify, user_error
 from tuner.plan import ExportedPlan
 from tuner.protocol import Attempt
@@ -32,6 +33,7 @@ from tuner.space import conflict_of, describe, fingerprint
 from tuner.spec import make_target, read_spec
 from tuner.units import GIB, format_gib
 from tuner.wording import result_words
+from tuner.workload import ModelKind
 
 HOLDS_FROM = 0.95
 """Of the recorded throughput, less the recorded spread."""
@@ -66,6 +68,7 @@ def run_plan(
     on = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES")).type
     # Before anything is written; whether a card is emulated is known only further down.
     _refuse_impossible(plan, make_target(plan.workload, on, False, None))
+    check_sources(plan)
     with open_bench(spec, environment, listener, plan.workload, stopped) as bench:
         conflict = _refuse_impossible(plan, bench.target)
         if conflict is not None:
@@ -118,6 +121,24 @@ def _refuse_impossible(plan: ExportedPlan, target: Target) -> Conflict | None:
     if conflict is not None and conflict.severity is Severity.IMPOSSIBLE:
         raise WrongInput("strategy", f"cannot work here: {conflict.reason}", describe(plan.strategy))
     return conflict
+
+
+def check_sources(plan: ExportedPlan) -> None:
+    """Refuse a plan whose model, loss or batches come from a file that is another one now.
+
+    Raises:
+        WrongInput: what would be measured is not what the plan was measured for.
+    """
+    workload = plan.workload
+    found: dict[str, str] = {}
+    if workload.model_kind in (ModelKind.FUNCTION, ModelKind.FOLDER):
+        found |= find_model(workload.model).sources
+    for field in ("loss", "batch_fn"):
+        if (given := getattr(workload, field)) is not None:
+            found |= find_function(field, given)[1]
+    changed = [name for name, digest in workload.sources.items() if found.get(name) != digest]
+    if changed:
+        raise WrongInput("plan", f"was measured with another text of {', '.join(changed)}: search again")
 
 
 def _study(bench: Bench, plan: ExportedPlan) -> tuple[StudyRecord, bool]:

@@ -46,7 +46,7 @@ def make_sampler(name: str, seed: int, slots: int = 1) -> BaseSampler:
         return GPSampler(seed=seed, warn_independent_sampling=False)
     if name == "random":
         return RandomSampler(seed=seed)
-    raise WrongInput("sampler", "is one of " + ", ".join(DRAWS), name, nearest(name, DRAWS))
+    raise WrongInput("sampler", "must be one of " + ", ".join(DRAWS), name, nearest(name, DRAWS))
 
 
 def derived_seed(seed: int, trials: int) -> int:

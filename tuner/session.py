@@ -83,7 +83,7 @@ def pick_device(given: str | None, visible: str | None) -> DeviceInfo:
         return devices.cpu_device()
     kind, _, number = ("cuda" if given is None else given).partition(":")
     if kind != "cuda" or (number and not number.isdigit()):
-        raise WrongInput("device", "is cpu, cuda or cuda:N", given)
+        raise WrongInput("device", "must be cpu, cuda or cuda:N", given)
     cards = _visible(devices.list_cards(), visible)
     if not cards and given is None:
         return devices.cpu_device()
@@ -92,7 +92,7 @@ def pick_device(given: str | None, visible: str | None) -> DeviceInfo:
             "no CUDA card can be seen here: NVIDIA's driver is missing, or CUDA_VISIBLE_DEVICES hides it"
         )
     if int(number or 0) >= len(cards):
-        raise WrongInput("device", f"is one of cuda:0 to cuda:{len(cards) - 1}", given)
+        raise WrongInput("device", f"must be one of cuda:0 to cuda:{len(cards) - 1}", given)
     return cards[int(number or 0)]
 
 
@@ -140,7 +140,7 @@ def open_bench(
         root = storage.path.parent if storage.path is not None else Path.cwd() / DEFAULT_FILE.parent
         check = _checked(device, root, environment, listener, stopped)
         device = device.told(total_bytes=check.facts.cuda_total_bytes, multiprocessors=check.facts.multiprocessors)
-        asked = _whole(device) if spec.budget_bytes is None else spec.budget_bytes
+        asked = _asked(spec, device)
         given = _given(device)
         found = limits(asked, given, device.type, total_bytes=device.total_bytes)
         notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
@@ -197,6 +197,13 @@ def require_some(space: Space) -> None:
         raise WrongInput("fix, knob", "leave no strategy that can work here (`tuner knobs` says why)")
 
 
+def _asked(spec: StudySpec, device: DeviceInfo) -> int:
+    """The budget that the study is of. On a CPU more than there is stands for all there is."""
+    if spec.budget_bytes is None:
+        return _whole(device)
+    return spec.budget_bytes if device.type == "cuda" else min(spec.budget_bytes, _whole(device))
+
+
 def _whole(device: DeviceInfo) -> int:
     """The budget where none is asked for. On a CPU in whole GiB, so that a study is found again."""
     return device.total_bytes if device.type == "cuda" else max(GIB, device.total_bytes // GIB * GIB)
@@ -220,9 +227,9 @@ def _checked(
     disk = disk_item(root)
     if not disk.ok:
         raise MachineError(f"disk: {disk.value}; {disk.advice}")
+    if not check_file(root).exists():
+        listener.message("checking the machine with a tiny compile; it takes half a minute, the first time only")
     result = run_check(name, check_cache(root), inherited, check_file(root), stopped=stopped)
-    if not result.kept:
-        listener.message("the machine was checked with a tiny compile; the answer is kept")
     if not result.can_run:
         raise MachineError(f"this machine cannot train: {result.reason} (tuner doctor says more)")
     return result

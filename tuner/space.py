@@ -98,7 +98,7 @@ def parse_filter(text: str, target: Target) -> tuple[str, tuple[Value, ...]]:
     """
     name, equals, values = text.partition("=")
     if not equals:
-        raise WrongInput("filter", "has the form knob=value or knob=value,value", text)
+        raise WrongInput("filter", "must have the form knob=value or knob=value,value", text)
     name = name.strip()
     return name, filter_values(name, [part.strip() for part in values.split(",") if part.strip()], target)
 
@@ -120,7 +120,7 @@ def _knob(name: str) -> Knob:
         return by_name(name)
     except KeyError:
         known = [knob.name for knob in KNOBS]
-        raise WrongInput("knob", "is not one of " + ", ".join(known), name, nearest(name, known)) from None
+        raise WrongInput("knob", "must be one of " + ", ".join(known), name, nearest(name, known)) from None
 
 
 def _read(knob: Knob, given: object, target: Target) -> Value:
@@ -128,7 +128,7 @@ def _read(knob: Knob, given: object, target: Target) -> Value:
     value = read(given, domain)
     if value is None:
         known = [spell(v) for v in domain]
-        raise WrongInput(knob.name, "is one of " + ", ".join(known), given, nearest(str(given), known))
+        raise WrongInput(knob.name, "must be one of " + ", ".join(known), given, nearest(str(given), known))
     return value
 
 

@@ -123,13 +123,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
-        raise WrongInput("spec", f"{path} can be read ({error.strerror})") from error
+        raise WrongInput("spec", f"{path} cannot be read ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark else ""
-        raise WrongInput("spec", f"{path} is YAML: it cannot be parsed{where}") from error
+        raise WrongInput("spec", f"{path} is not YAML: it cannot be parsed{where}") from error
     if not isinstance(data, dict):
-        raise WrongInput("spec", f"{path} holds keys and values, such as `budget_gb: 24`")
+        raise WrongInput("spec", f"{path} must hold keys and values, such as `budget_gb: 24`")
     return {str(key).replace("-", "_"): value for key, value in data.items()}
 
 
@@ -144,7 +144,7 @@ def _explain(error: ValidationError) -> WrongInput:
     if first["type"] in ("enum", "literal_error"):
         expected = first["ctx"]["expected"].replace("'", "")
         hint = nearest(str(first["input"]), re.split(r", | or ", expected))
-        return WrongInput(shown, f"is one of {expected}", first["input"], hint)
+        return WrongInput(shown, f"must be one of {expected}", first["input"], hint)
     message = first["msg"].removeprefix("Value error, ").replace("Input should be ", "must be ", 1)
     return WrongInput(shown, message, first["input"])
 
@@ -165,10 +165,10 @@ def parse_lengths(text: str | None, seq_len: int) -> tuple[Lengths, dict[str, st
         return Lengths(kind="list", max=max(values), values=values), {}
     except OSError as error:
         raise WrongInput(
-            "lengths", f"is lognormal:mean=M,max=N or a file of lengths ({error.strerror})", text
+            "lengths", f"must be lognormal:mean=M,max=N or a file of lengths ({error.strerror})", text
         ) from error
     except (ValueError, UnicodeDecodeError) as error:
-        raise WrongInput("lengths", f"{path} holds whole numbers of 2 or more, with white space between") from error
+        raise WrongInput("lengths", f"{path} must hold whole numbers of 2 or more, with white space between") from error
 
 
 def _lognormal(text: str) -> Lengths:
@@ -182,7 +182,7 @@ def _lognormal(text: str) -> Lengths:
             raise ValueError(text)
         return Lengths(kind="lognormal", max=int(given["max"]), mean=given["mean"], sigma=sigma)
     except ValueError as error:
-        raise WrongInput("lengths", "has the form lognormal:mean=700,max=2048 (and sigma=0.6)", text) from error
+        raise WrongInput("lengths", "must have the form lognormal:mean=700,max=2048 (and sigma=0.6)", text) from error
 
 
 def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str]]:
@@ -259,7 +259,7 @@ def make_filter(spec: StudySpec, target: Target) -> tuple[dict[str, tuple[Value,
         if name in spec.fix and name in spec.knob:
             raise WrongInput(name, "is either fixed or filtered, not both")
         if name in spec.fix and (len(values) != 1 or values == ["all"]):
-            raise WrongInput(name, "is fixed to one value", given)
+            raise WrongInput(name, "must be fixed to one value", given)
         allowed[name] = filter_values(name, values, target)
     if slow and "mode" not in {*spec.fix, *spec.knob} and target.device_type == "cuda":
         notes.append("the time budget is an hour or more: the max-autotune modes take part; a compile takes minutes")

@@ -16,13 +16,14 @@ from tests.tuner.searching import Answer, Bench, Clock, End, FakeExecutor, Heard
 from tuner import run_again
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.export import exported
+from tuner.model_source import find_model
 from tuner.outcome import Outcome
 from tuner.plan import ExportedPlan
 from tuner.protocol import Flag
 from tuner.record import TrialRecord, best
 from tuner.records import Records
 from tuner.requests import Requests
-from tuner.run_again import compare, compare_view, outside_bytes, run_plan
+from tuner.run_again import check_sources, compare, compare_view, outside_bytes, run_plan
 from tuner.space import canonical
 from tuner.storage import open_storage
 from tuner.units import GIB
@@ -249,3 +250,16 @@ def test_the_users_own_code_raises(bench: Bench) -> None:
     with pytest.raises(WrongInput, match=r"the user's code: fake\.Error"):
         run(bench, plan, lambda *_: End(failure=("user_code", "load")))
     assert recorded(plan.study)[-1].role == "proof", "it is no record"
+
+
+def test_a_model_that_was_edited_is_another_one(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("def build():\n    return 1\n")
+    source = find_model(f"{file}:build")
+    kept = {"model": source.model, "model_kind": source.kind, "config": None, "sources": source.sources}
+    plan = plan_of()
+    edited = plan.model_copy(update={"workload": plan.workload.model_copy(update=kept)})
+    check_sources(edited)
+    file.write_text("def build():\n    return 2\n")
+    with pytest.raises(WrongInput, match=r"was measured with another text of model: mine\.py"):
+        check_sources(edited)

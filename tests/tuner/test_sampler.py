@@ -134,7 +134,9 @@ def test_a_parameter_alone_is_refused(wide: Space) -> None:
 
 
 def test_an_unknown_sampler() -> None:
-    with pytest.raises(WrongInput, match=r"sampler: is one of tpe, gp, random, not 'tpa' \(did you mean 'tpe'\?\)"):
+    with pytest.raises(
+        WrongInput, match=r"sampler: must be one of tpe, gp, random, not 'tpa' \(did you mean 'tpe'\?\)"
+    ):
         make_sampler("tpa", 0)
 
 
@@ -155,7 +157,7 @@ def test_encoding_goes_both_ways(wide: Space) -> None:
         params = encode(strategy, CUDA)
         assert decode(params, CUDA) == strategy and params.keys() == distributions(CUDA).keys()
     assert params["micro_batch"] in (0, 1, 2)
-    with pytest.raises(WrongInput, match="micro_batch: is one of 1, 2, 4, not 3"):
+    with pytest.raises(WrongInput, match="micro_batch: must be one of 1, 2, 4, not 3"):
         encode(canonical({"micro_batch": 3}), CUDA)
 
 

@@ -117,11 +117,11 @@ def test_validate_reads_what_yaml_and_a_command_line_give() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"scop": "layer"}, r"knob: is not one of .*, not 'scop' \(did you mean 'scope'\?\)"),
-        ({"scope": "layers"}, r"scope: is one of whole, layer, .*, not 'layers' \(did you mean 'layer'\?\)"),
-        ({"micro_batch": 3}, r"micro_batch: is one of 1, 2, 4, 8, not 3"),
-        ({"activation_memory_budget": 0.45}, r"activation_memory_budget: is one of .*, not 0.45"),
-        ({"scope": None}, r"scope: is one of whole"),
+        ({"scop": "layer"}, r"knob: must be one of .*, not 'scop' \(did you mean 'scope'\?\)"),
+        ({"scope": "layers"}, r"scope: must be one of whole, layer, .*, not 'layers' \(did you mean 'layer'\?\)"),
+        ({"micro_batch": 3}, r"micro_batch: must be one of 1, 2, 4, 8, not 3"),
+        ({"activation_memory_budget": 0.45}, r"activation_memory_budget: must be one of .*, not 0.45"),
+        ({"scope": None}, r"scope: must be one of whole"),
     ],
 )
 def test_validate_names_field_rule_value_and_the_nearest_name(given: Any, message: str) -> None:
@@ -233,7 +233,7 @@ def test_filters_that_contradict_each_other_leave_nothing() -> None:
 
 
 def test_a_space_refuses_values_that_are_not_there() -> None:
-    with pytest.raises(WrongInput, match="micro_batch: is one of 1, 2, 4, 8, not 3"):
+    with pytest.raises(WrongInput, match="micro_batch: must be one of 1, 2, 4, 8, not 3"):
         Space(CUDA, {"micro_batch": (3,)})
     with pytest.raises(WrongInput, match="scope: needs at least one value"):
         Space(CUDA, {"scope": ()})

@@ -91,13 +91,13 @@ def test_nothing_is_needed() -> None:
         ({"budget_gb": "nan"}, "budget-gb: must be a positive number of GiB, not 'nan'"),
         ({"budget_gb": "inf"}, "budget-gb: must be a positive number of GiB, not 'inf'"),
         ({"budget_gb": "much"}, "budget-gb: must be a valid number, unable to parse string as a number, not 'much'"),
-        ({"adapter": "lorra"}, "adapter: is one of full, lora or qlora, not 'lorra' (did you mean 'lora'?)"),
+        ({"adapter": "lorra"}, "adapter: must be one of full, lora or qlora, not 'lorra' (did you mean 'lora'?)"),
         (
             {"precision": "bf16"},
-            "precision: is one of bf16-true, bf16-mixed, fp16-mixed or 32-true, not 'bf16' (did you mean 'bf16-true'?)",
+            "precision: must be one of bf16-true, bf16-mixed, fp16-mixed or 32-true, not 'bf16' (did you mean 'bf16-true'?)",  # noqa: E501
         ),
-        ({"sampler": "tpee"}, "sampler: is one of tpe, gp or random, not 'tpee' (did you mean 'tpe'?)"),
-        ({"init": "x"}, "init: is one of random or pretrained, not 'x'"),
+        ({"sampler": "tpee"}, "sampler: must be one of tpe, gp or random, not 'tpee' (did you mean 'tpe'?)"),
+        ({"init": "x"}, "init: must be one of random or pretrained, not 'x'"),
         ({"trials": "0"}, "trials: must be greater than or equal to 1, not '0'"),
         ({"trials": "few"}, "trials: must be a valid integer, unable to parse string as an integer, not 'few'"),
         ({"batch_size": "0"}, "batch-size: must be greater than or equal to 1, not '0'"),
@@ -113,7 +113,7 @@ def test_nothing_is_needed() -> None:
         ({"time_budget": "0s"}, "time-budget: must be longer than nothing, not '0s'"),
         (
             {"deadline": {"first_stp": "5"}},
-            "deadline: is one of start, load, warmup_batch, first_step, settle, steady or longest_batch, "
+            "deadline: must be one of start, load, warmup_batch, first_step, settle, steady or longest_batch, "
             "not 'first_stp' (did you mean 'first_step'?)",
         ),
         ({"deadline": {"load": "0"}}, "deadline: must be a positive number of seconds, not {'load': '0'}"),
@@ -132,9 +132,9 @@ def test_wrong_values_are_one_sentence(flags: dict[str, Any], says: str) -> None
     ("text", "says"),
     [
         ("trails: 3", "trails: is not a known key (did you mean 'trials'?)"),
-        ("- a\n- b", "spec: {path} holds keys and values, such as `budget_gb: 24`"),
-        ("", "spec: {path} holds keys and values, such as `budget_gb: 24`"),
-        ("a: [1\nb: 2", "spec: {path} is YAML: it cannot be parsed at line 2"),
+        ("- a\n- b", "spec: {path} must hold keys and values, such as `budget_gb: 24`"),
+        ("", "spec: {path} must hold keys and values, such as `budget_gb: 24`"),
+        ("a: [1\nb: 2", "spec: {path} is not YAML: it cannot be parsed at line 2"),
         ("fix: mode=off", "fix: must be a valid dictionary, not 'mode=off'"),
         ("model: 3", "model: must be a valid string, not 3"),
     ],
@@ -148,11 +148,11 @@ def test_wrong_files_are_one_sentence(tmp_path: Path, text: str, says: str) -> N
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "none.yaml", "No such file"), (tmp_path, "Is a directory")):
-        with pytest.raises(WrongInput, match=f"spec: .* can be read .{why}"):
+        with pytest.raises(WrongInput, match=f"spec: .* cannot be read .{why}"):
             read_spec(path, {})
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(WrongInput, match=r"spec: .* is YAML"):
+    with pytest.raises(WrongInput, match=r"spec: .* is not YAML"):
         read_spec(binary, {})
 
 
@@ -212,7 +212,7 @@ def test_functions_and_their_files_are_in_the_workload(tmp_path: Path) -> None:
         ({"init": "pretrained"}, "init: is pretrained only where the model is a folder or a hub id, not 'pretrained'"),
         ({"lengths": "lognormal:mean=9,max=20", "seq_len": 64}, "seq-len: is not given beside lengths"),
         ({"model": "lama-7b"}, r"\(did you mean 'llama-7b'\?\)"),
-        ({"loss": "nowhere.at.all:f"}, "loss: is a module that can be found from here, not 'nowhere.at.all'"),
+        ({"loss": "nowhere.at.all:f"}, "loss: must be a module that can be found from here, not 'nowhere.at.all'"),
     ],
 )
 def test_workloads_that_cannot_be(fields: dict[str, Any], says: str) -> None:
@@ -239,7 +239,7 @@ def test_lengths(tmp_path: Path) -> None:
     ],
 )
 def test_lognormal_lengths_that_cannot_be(text: str) -> None:
-    with pytest.raises(WrongInput, match=r"^lengths: has the form lognormal:mean=700,max=2048"):
+    with pytest.raises(WrongInput, match=r"^lengths: must have the form lognormal:mean=700,max=2048"):
         parse_lengths(text, 64)
 
 
@@ -247,9 +247,11 @@ def test_lognormal_lengths_that_cannot_be(text: str) -> None:
 def test_files_of_lengths_that_cannot_be(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "lengths"
     file.write_bytes(content)
-    with pytest.raises(WrongInput, match=r"^lengths: .* holds whole numbers of 2 or more"):
+    with pytest.raises(WrongInput, match=r"^lengths: .* must hold whole numbers of 2 or more"):
         parse_lengths(str(file), 64)
-    with pytest.raises(WrongInput, match=r"^lengths: is lognormal:mean=M,max=N or a file of lengths \(No such file"):
+    with pytest.raises(
+        WrongInput, match=r"^lengths: must be lognormal:mean=M,max=N or a file of lengths \(No such file"
+    ):
         parse_lengths(str(tmp_path / "none"), 64)
 
 
@@ -293,12 +295,12 @@ def test_filters() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"fix": {"mod": "off"}}, r"^knob: is not one of mode, .*, not 'mod' \(did you mean 'mode'\?\)$"),
-        ({"fix": {"mode": "defalt"}}, r"^mode: is one of off, .*, not 'defalt' \(did you mean 'default'\?\)$"),
-        ({"knob": {"micro_batch": [3]}}, "^micro_batch: is one of 1, 2, 4, 8, not 3"),
+        ({"fix": {"mod": "off"}}, r"^knob: must be one of mode, .*, not 'mod' \(did you mean 'mode'\?\)$"),
+        ({"fix": {"mode": "defalt"}}, r"^mode: must be one of off, .*, not 'defalt' \(did you mean 'default'\?\)$"),
+        ({"knob": {"micro_batch": [3]}}, "^micro_batch: must be one of 1, 2, 4, 8, not 3"),
         ({"fix": {"mode": "off"}, "knob": {"mode": ["off"]}}, "^mode: is either fixed or filtered, not both"),
-        ({"fix": {"mode": ["off", "default"]}}, "^mode: is fixed to one value"),
-        ({"fix": {"mode": "all"}}, "^mode: is fixed to one value, not 'all'"),
+        ({"fix": {"mode": ["off", "default"]}}, "^mode: must be fixed to one value"),
+        ({"fix": {"mode": "all"}}, "^mode: must be fixed to one value, not 'all'"),
         ({"knob": {"mode": []}}, "^mode: needs at least one value"),
     ],
 )

@@ -183,7 +183,7 @@ def test_telling_again_changes_nothing(handle: StudyHandle) -> None:
 
 
 def test_a_value_that_is_not_there_begins_no_trial(handle: StudyHandle) -> None:
-    with pytest.raises(WrongInput, match="micro_batch: is one of 1, 2, 4"):
+    with pytest.raises(WrongInput, match="micro_batch: must be one of 1, 2, 4"):
         ask(handle, {**BASELINE, "micro_batch": 3})
     assert handle.trials() == []
 

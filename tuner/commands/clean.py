@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import closing
 
-from tuner.commands.common import add_study_options, open_records, pick_study, studies_folder
+from tuner.commands.common import add_storage_option, open_records, pick_study, studies_folder
 from tuner.errors import ExitCode
 
 HELP = "list compile caches, logs and trial folders with their sizes; --yes removes them, never records"
@@ -13,7 +13,8 @@ HELP = "list compile caches, logs and trial folders with their sizes; --yes remo
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_study_options(parser)
+    add_storage_option(parser)
+    parser.add_argument("--study", metavar="NAME", help="what belongs to this study alone; all of them unless said")
     parser.add_argument("--yes", action="store_true", help="remove what is listed")
 
 

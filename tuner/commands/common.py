@@ -57,7 +57,7 @@ def pick_study(records: Records, name: str | None) -> StudyRecord:
     known = [summary.study.name for summary in records.studies()]
     if name is None or not known:
         raise WrongInput("study", NO_STUDY)
-    raise WrongInput("study", "is not in this database", name, nearest(name, known) or "`tuner studies` lists them")
+    raise WrongInput("study", "must be in this database", name, nearest(name, known) or "`tuner studies` lists them")
 
 
 def studies_folder(storage: Storage) -> Path:

@@ -20,7 +20,7 @@ The same command again goes on where it stopped; with another time or filter too
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "--spec", metavar="FILE", type=Path, help="YAML with any of these options as keys; flags go before it"
+        "--spec", metavar="FILE", type=Path, help="YAML with any of these options as keys; a flag wins over the file"
     )
     add_workload_options(parser)
     add_device_options(parser)
@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--time-budget", metavar="T", help="of this invocation, the proof included: 90s, 30m (the default), 2h"
     )
-    group.add_argument("--trials", metavar="N", help="launches of this invocation at most")
+    group.add_argument(
+        "--trials", metavar="N", help="launches of this invocation at most; retries and proofs are not counted"
+    )
     group.add_argument(
         "--fix", action="append", metavar="KNOB=VALUE", help="only this value of a knob, as mode=default"
     )

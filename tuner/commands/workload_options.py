@@ -83,6 +83,6 @@ def spec_flags(args: argparse.Namespace) -> dict[str, Any]:
 def _pair(flag: str, text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
-        raise WrongInput(flag, "has the form NAME=VALUE", text)
+        raise WrongInput(flag, "must have the form NAME=VALUE", text)
     values = [part.strip() for part in value.split(",")]
     return name.strip(), values if flag == "knob" else value.strip()

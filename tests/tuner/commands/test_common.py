@@ -39,7 +39,7 @@ def test_the_latest_study_unless_one_is_named(tmp_path: Path) -> None:
     storage, records = open_records(options())
     assert pick_study(records, None).name == "second"
     assert pick_study(records, "first").name == "first"
-    with pytest.raises(WrongInput, match=r"study: is not in this database, not 'frist' .*did you mean 'first'"):
+    with pytest.raises(WrongInput, match=r"study: must be in this database, not 'frist' .*did you mean 'first'"):
         pick_study(records, "frist")
     assert studies_folder(storage) == tmp_path / "studies"
     storage.close()

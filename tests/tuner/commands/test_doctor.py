@@ -89,5 +89,5 @@ def test_the_first_card_unless_there_is_none(
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:x", "cpu:0"])
 def test_a_device_that_is_none(asked: list[str], device: str) -> None:
-    with pytest.raises(WrongInput, match="device: is cpu, cuda or cuda:N"):
+    with pytest.raises(WrongInput, match="device: must be cpu, cuda or cuda:N"):
         call(doctor, "--device", device)
