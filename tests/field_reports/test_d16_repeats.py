@@ -16,10 +16,10 @@ def test_what_means_nothing_beside_compile_off_makes_no_other_strategy() -> None
     assert len({fingerprint(canonical({"mode": "off"} | values)) for values in same}) == 1
 
 
-def test_forty_trials_are_forty_strategies(bench: Bench) -> None:
-    found = bench.run(trials=40, sampler="tpe", time_budget="10h")
+def test_every_trial_is_another_strategy(bench: Bench) -> None:
+    found = bench.run(trials=25, sampler="tpe", time_budget="10h")
     launched = Counter(r.fingerprint for r in found.heard.records if r.role == "search")
-    assert len(launched) == 40 and set(launched.values()) == {1}
+    assert len(launched) == 25 and set(launched.values()) == {1}
 
 
 def test_a_space_is_exhausted_and_known_from_then_on(bench: Bench) -> None:
