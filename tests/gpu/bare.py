@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import statistics
+import sys
 import time
 
 parser = argparse.ArgumentParser()
@@ -29,6 +30,7 @@ parser.add_argument("--dynamic", action="store_true")
 parser.add_argument("--cap-bytes", type=int)
 parser.add_argument("--steps", type=int, default=5)
 parser.add_argument("--warm", type=int, default=3)
+parser.add_argument("--wait", action="store_true", help="after the imports, for a line on stdin")
 args = parser.parse_args()
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:2:16:8")
@@ -40,6 +42,8 @@ from peft import LoraConfig, get_peft_model  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+if args.wait:
+    sys.stdin.readline()
 cuda = args.device == "cuda"
 if cuda and args.cap_bytes:
     torch.cuda.set_per_process_memory_fraction(args.cap_bytes / torch.cuda.mem_get_info()[1], 0)

@@ -1,12 +1,16 @@
-"""`tuner run` and the bare script in turn, on two exported strategies: do the ratios agree?
+"""`tuner run` and the bare script in turn, on exported strategies: do speed and memory agree?
 
     python tests/gpu/compare.py best.yaml checkpointing.yaml -o comparison.json
 
-Needs a card. The order alternates both between the two programs and between the two plans.
+Needs a card. The order alternates between the two programs and between the plans. While one process
+runs, the next bare script imports its libraries and waits: it touches the card only when its turn comes.
 """
 
 import argparse
+import itertools
 import json
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -15,6 +19,7 @@ from pathlib import Path
 import yaml
 
 BARE = Path(__file__).with_name("bare.py")
+KEPT = ("outcome", "flags", "detail", "tokens_per_s", "peak_reserved_bytes", "peak_device_bytes", "limit_bytes")
 
 
 def bare_arguments(plan: dict) -> list[str]:
@@ -34,51 +39,104 @@ def bare_arguments(plan: dict) -> list[str]:
     return words + (["--dynamic"] if s["dynamic"] == "true" else [])
 
 
-def run_bare(plan: dict) -> dict:
-    """Run the bare script once."""
-    done = subprocess.run([sys.executable, BARE, *bare_arguments(plan)], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr[-3000:])
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return {"who": "bare", "tokens_per_s": found["tokens_per_s"], "peak_reserved_bytes": found["peak_reserved_bytes"],
-            "step_seconds": found["step_seconds"]}  # fmt: skip
+class Bare:
+    """The bare script, started early: it imports, then waits for a line."""
+
+    def __init__(self, plan: dict) -> None:
+        # Without PYTHONPATH: nothing of ours, and no bitsandbytes, whose import touches the card.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        command = [sys.executable, str(BARE), *bare_arguments(plan), "--wait"]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+    def run(self) -> dict:
+        """Let it measure."""
+        out, err = self.process.communicate("go\n")
+        if self.process.returncode:
+            return {"who": "bare", "tokens_per_s": None, "peak_reserved_bytes": None, "detail": err[-600:]}
+        found = json.loads(out.strip().splitlines()[-1])
+        return {"who": "bare"} | {n: found[n] for n in ("tokens_per_s", "peak_reserved_bytes", "step_seconds", "steps")}
 
 
 def run_tuner(path: str) -> dict:
     """Run `tuner run` once."""
     command = [sys.executable, "-m", "tuner", "run", path, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 5):
+    records = [r for r in map(json.loads, done.stdout.strip().splitlines()) if "fingerprint" in r]
+    if done.returncode not in (0, 5) or not records:
         raise SystemExit(done.stdout[-2000:] + done.stderr[-3000:])
-    record = next(r for r in map(json.loads, reversed(done.stdout.strip().splitlines())) if "fingerprint" in r)
-    kept = ("outcome", "tokens_per_s", "peak_reserved_bytes", "peak_device_bytes", "limit_bytes")
-    return {"who": "tuner", "exit": done.returncode} | {name: record[name] for name in kept}
+    return {"who": "tuner", "exit": done.returncode} | {name: records[-1][name] for name in KEPT}
+
+
+def order(plans: list[str], tuner: int, bare: int) -> list[tuple[str, str]]:
+    """Return plan and program of each run."""
+    turns = []
+    for number in range(max(tuner, bare)):
+        for index, path in enumerate(plans if number % 2 == 0 else reversed(plans)):
+            pair = ["tuner"] * (number < tuner) + ["bare"] * (number < bare)
+            turns += [(path, who) for who in (pair if (number + index) % 2 == 0 else reversed(pair))]
+    return turns
+
+
+def summary(plans: list[str], rows: list[dict]) -> None:
+    """Print one line for each plan, and the ratio of the first two as each program sees it."""
+    means: dict[tuple[str, str], float] = {}
+    for path in plans:
+        of = {
+            w: [r for r in rows if r["plan"] == path and r["who"] == w and r["tokens_per_s"]] for w in ("tuner", "bare")
+        }
+        if not all(of.values()):
+            print(f"{path}: no pair")
+            continue
+        speeds = {who: [r["tokens_per_s"] for r in found] for who, found in of.items()}
+        reserved = {who: max(r["peak_reserved_bytes"] or 0 for r in found) for who, found in of.items()}
+        for who, found in speeds.items():
+            means[path, who] = statistics.mean(found)
+        spread = (max(speeds["bare"]) - min(speeds["bare"])) / means[path, "bare"]
+        speed = means[path, "tuner"] / means[path, "bare"] - 1
+        memory = reserved["tuner"] / reserved["bare"] - 1 if reserved["bare"] else 0.0
+        print(
+            f"{path}: tuner {means[path, 'tuner']:,.0f} tokens/s, bare {means[path, 'bare']:,.0f} ({speed:+.1%}; "
+            f"bare spread {spread:.1%}); reserved {reserved['tuner']:,} and {reserved['bare']:,} ({memory:+.2%})"
+        )
+    for one, other in itertools.combinations(plans[:2], 2):
+        for who in ("tuner", "bare"):
+            if (one, who) in means and (other, who) in means:
+                print(f"{who}: {one} / {other} = {means[one, who] / means[other, who]:.3f}")
 
 
 def main() -> None:
     """Alternate and print a table."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("best")
-    parser.add_argument("other")
+    parser.add_argument("plans", nargs="+")
     parser.add_argument("-o", "--output", type=Path, required=True)
+    parser.add_argument("--tuner", type=int, default=2, help="runs of `tuner run` for each plan")
+    parser.add_argument("--bare", type=int, default=3, help="runs of the bare script for each plan")
     parser.add_argument("--seconds", type=float, default=540)
     args = parser.parse_args()
     started = time.time()
-    plans = {path: yaml.safe_load(Path(path).read_text()) for path in (args.best, args.other)}
-    pairs = [(args.best, "tuner"), (args.best, "bare"), (args.other, "bare"), (args.other, "tuner")]
-    rows = []
-    for path, who in [*pairs, *((path, who) for path, who in reversed(pairs))]:
+    read = {path: yaml.safe_load(Path(path).read_text()) for path in args.plans}
+    turns = order(args.plans, args.tuner, args.bare)
+    rows: list[dict] = []
+    waiting: Bare | None = None
+    for number, (path, who) in enumerate(turns):
         if time.time() - started > args.seconds:
+            print("stopped: no time left", flush=True)
             break
-        row = {"plan": path} | (run_tuner(path) if who == "tuner" else run_bare(plans[path]))
+        now = (waiting or Bare(read[path])) if who == "bare" else None
+        if now is not None:
+            waiting = None
+        if waiting is None:
+            following = next((p for p, w in turns[number + 1 :] if w == "bare"), None)
+            waiting = Bare(read[following]) if following else None
+        began = time.time()
+        row = {"plan": path} | (now.run() if now is not None else run_tuner(path)) | {"seconds": time.time() - began}
         rows.append(row)
-        print(json.dumps(row), flush=True)
+        print(json.dumps({name: value for name, value in row.items() if name != "steps"}), flush=True)
         args.output.write_text(json.dumps(rows, indent=1))
-    for who in ("tuner", "bare"):
-        speeds = {p: [r["tokens_per_s"] for r in rows if r["plan"] == p and r["who"] == who] for p in plans}
-        means = {p: sum(v) / len(v) for p, v in speeds.items() if v}
-        if len(means) == 2:
-            print(f"{who}: best / other = {means[args.best] / means[args.other]:.3f}   {speeds}")
+    if waiting is not None:
+        waiting.process.kill()
+    summary(args.plans, rows)
 
 
 if __name__ == "__main__":
