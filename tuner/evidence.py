@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import signal
 
-from tuner.protocol import Attempt, CompileReport, Failure, Flag, Phase, PhaseRecord
+from tuner.kinds import Flag, Phase
+from tuner.measured import CompileReport, PhaseRecord
+from tuner.protocol import Attempt, Failure
 
 _COMPLAINT = re.compile(
     r"""

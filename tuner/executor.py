@@ -12,8 +12,9 @@ from typing import Protocol, Self
 from tuner import device as devices
 from tuner.device import BaseLine, CardMeter, DeviceInfo
 from tuner.errors import MachineError
+from tuner.kinds import KillReason, Phase
 from tuner.launcher import Launcher, Worker
-from tuner.protocol import Attempt, KillReason, Phase, TrialRequest
+from tuner.protocol import Attempt, TrialRequest
 from tuner.trial_dir import TrialDir
 
 Handle = str

@@ -12,8 +12,8 @@ import yaml
 from strategies.registry import KNOBS
 from tuner import __version__
 from tuner.errors import WrongInput
+from tuner.kinds import Phase
 from tuner.plan import ExportedPlan, Measured, load_plan
-from tuner.protocol import Phase
 from tuner.record import StudyRecord, TrialRecord, best
 from tuner.seen import as_seen, seen
 from tuner.wording import cause, figures, flag_words

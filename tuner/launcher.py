@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from tuner import parent_pipe, processes, strays
 from tuner.inherited import handed_on
-from tuner.protocol import Phase, TrialRequest
+from tuner.kinds import Phase
+from tuner.protocol import TrialRequest
 from tuner.strays import Family, Stray, find_strays, kill_strays
 from tuner.trial_dir import TrialDir
 from tuner.watcher import Memory, Meter, Worker

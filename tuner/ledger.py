@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from strategies.knob import Value
 from strategies.recipes import REFERENCES, complete, recipes
 from strategies.registry import KNOBS
+from tuner.kinds import Phase
+from tuner.measured import Parity
 from tuner.outcome import Outcome
-from tuner.protocol import Parity, Phase
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.seen import seen
 from tuner.space import Space, canonical, fingerprint

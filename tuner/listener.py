@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from strategies.knob import Strategy
-from tuner.protocol import Phase
+from tuner.kinds import Phase
 from tuner.record import StudyRecord, TrialRecord
 
 

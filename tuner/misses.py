@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 from tuner.record import StudyRecord, TrialRecord, standing
 from tuner.space import describe
 from tuner.verdict import MEMORY

@@ -10,8 +10,10 @@ from strategies.knob import COMPILE_OFF
 from strategies.recipes import REFERENCES, complete
 from tuner import evidence
 from tuner.evidence import peak_device_bytes
+from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
+from tuner.measured import Parity
 from tuner.parity import TOLERANCE, Tolerance, fault, is_finite
-from tuner.protocol import Attempt, FailureClass, Flag, KillReason, Kind, Parity, Phase
+from tuner.protocol import Attempt
 from tuner.units import format_duration, format_gib
 from tuner.workload import Frozen, Precision
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tuner.protocol import Parity
+from tuner.measured import Parity
 from tuner.workload import Precision
 
 LARGEST = 0.5

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from strategies.knob import Strategy
-from tuner.protocol import Phase
+from tuner.kinds import Phase
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import describe
 from tuner.units import format_duration, format_gib

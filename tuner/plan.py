@@ -9,8 +9,9 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError
 
 from strategies.knob import Target, Value
+from tuner.environment import Environment
 from tuner.errors import WrongInput, nearest
-from tuner.protocol import Environment, Flag, Phase
+from tuner.kinds import Flag, Phase
 from tuner.space import canonical, validate
 from tuner.workload import Frozen, Workload
 

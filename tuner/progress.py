@@ -14,10 +14,10 @@ from rich.live import Live
 from rich.text import Text
 
 from strategies.knob import Strategy
+from tuner.kinds import Phase
 from tuner.listener import Listener
 from tuner.outcome import Outcome
 from tuner.plain_progress import JsonListener, PlainListener, Told, opening, trial_line
-from tuner.protocol import Phase
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import describe
 from tuner.units import format_duration

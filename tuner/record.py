@@ -8,8 +8,10 @@ from typing import Literal
 from pydantic import Field
 
 from strategies.knob import Value
+from tuner.environment import Environment
+from tuner.kinds import Flag, Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Environment, Flag, Kind, Phase, TrialResult
+from tuner.protocol import TrialResult
 from tuner.workload import Frozen, Workload
 
 Role = Literal["search", "retry", "proof", "run"]

@@ -9,9 +9,10 @@ from typing import cast, get_args
 
 from pydantic import ValidationError
 
+from tuner.kinds import FailureClass
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome, classify, user_error
-from tuner.protocol import Attempt, FailureClass, TrialRequest, TrialResult
+from tuner.protocol import Attempt, TrialRequest, TrialResult
 from tuner.record import Role, TrialRecord
 from tuner.requests import Requests
 from tuner.space import fingerprint

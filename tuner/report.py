@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from strategies.knob import COMPILE_OFF, Value
 from strategies.recipes import REFERENCES, complete, recipes
 from tuner.errors import ExitCode
+from tuner.kinds import Flag
 from tuner.misses import Cause, NearestMiss, causes, nearest_miss
 from tuner.outcome import Outcome
-from tuner.protocol import Flag
 from tuner.record import StudyRecord, TrialRecord, feasible, standing
 from tuner.report_words import answer, would_have_to_give
 from tuner.seen import seen

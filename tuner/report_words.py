@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from strategies.knob import COMPILE_OFF
 from strategies.recipes import leanest
 from tuner.errors import ExitCode
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
 from tuner.record import StudyRecord, TrialRecord, feasible
 from tuner.space import describe
 from tuner.units import format_gib

@@ -11,9 +11,10 @@ from strategies.knob import COMPILE_OFF, Value
 from tuner import build
 from tuner.evidence import phase_device_bytes
 from tuner.host import worker_threads
+from tuner.kinds import Phase
 from tuner.limits import DeviceType, Limits, cap
 from tuner.outcome import Outcome, Verdict
-from tuner.protocol import Attempt, Phase, TrialRequest, TrialResult
+from tuner.protocol import Attempt, TrialRequest, TrialResult
 from tuner.record import MEASURED_UNDER, Role, TrialRecord
 from tuner.space import fingerprint
 from tuner.timing import mode_class

@@ -11,8 +11,8 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from strategies.knob import Value
 from tuner.encoding import decode, distributions, encode
 from tuner.errors import MachineError, WrongInput
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
 from tuner.record import TrialRecord, confirmed_crashes, decides
 from tuner.records import Records
 from tuner.space import canonical, fingerprint

@@ -6,7 +6,9 @@ import hashlib
 import json
 import time
 
-from tuner.protocol import Environment, Failure, PhaseRecord
+from tuner.environment import Environment
+from tuner.measured import PhaseRecord
+from tuner.protocol import Failure
 from tuner.record import StudyRecord, TrialRecord
 from tuner.tables import EnvironmentRow, FailureRow, PhaseRow, StudyRow, TrialRow, WorkloadRow
 from tuner.workload import Frozen, Workload

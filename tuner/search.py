@@ -11,11 +11,12 @@ from tuner import study as studies
 from tuner.chooser import TIME_IS_UP, Chooser
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.executor import Executor, Handle
+from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.outcome import Outcome, classify, user_error
 from tuner.proposals import Proposal
-from tuner.protocol import Attempt, Phase
+from tuner.protocol import Attempt
 from tuner.record import TrialRecord
 from tuner.records import Records
 from tuner.requests import Requests

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from strategies.knob import Severity, Strategy, Target
 from tuner.errors import WrongInput
+from tuner.kinds import Flag
 from tuner.limits import EMULATED_BELOW
 from tuner.outcome import Outcome
-from tuner.protocol import Flag
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import conflict_of
 from tuner.spec import make_target

@@ -18,6 +18,7 @@ from tuner.checklist import disk_item
 from tuner.chooser import Chooser
 from tuner.device import DeviceInfo
 from tuner.encoding import decode, distributions
+from tuner.environment import Environment
 from tuner.errors import MachineError, WrongInput
 from tuner.executor import LocalExecutor
 from tuner.host import worker_threads
@@ -27,7 +28,6 @@ from tuner.ledger import Ledger
 from tuner.limits import Limits, limits
 from tuner.listener import Listener
 from tuner.machine import CheckResult
-from tuner.protocol import Environment
 from tuner.record import StudyRecord, TrialRecord
 from tuner.records import Records
 from tuner.recovery import left_over, recover

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from strategies.knob import Target, Value
 from tuner.errors import WrongInput, nearest
+from tuner.kinds import Phase
 from tuner.model_source import find_function, find_model
-from tuner.protocol import Phase
 from tuner.space import default_allowed, filter_values
 from tuner.units import GIB, parse_duration
 from tuner.workload import Adapter, Lengths, Precision, Workload

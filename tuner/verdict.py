@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from strategies.knob import COMPILE_OFF
 from strategies.recipes import complete, leanest
 from tuner.errors import ExitCode
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.space import fingerprint
 

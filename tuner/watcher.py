@@ -11,7 +11,8 @@ from typing import Protocol
 
 from tuner import processes
 from tuner.errors import MachineError, TunerError
-from tuner.protocol import Attempt, Event, KillReason, Phase, TrialRequest
+from tuner.kinds import KillReason, Phase
+from tuner.protocol import Attempt, Event, TrialRequest
 from tuner.strays import DIE_S, Family
 from tuner.trial_dir import RESULT_MISSING, TrialDir
 

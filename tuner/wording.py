@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tuner.kinds import Flag, Kind
 from tuner.outcome import Outcome
-from tuner.protocol import Flag, Kind
 from tuner.record import TrialRecord
 from tuner.units import format_gib
 

@@ -10,8 +10,9 @@ import torch
 
 from tests.field_reports import models
 from tests.tuner.worker.workloads import measurement, shaped
+from tuner.measured import Parity
 from tuner.outcome import Verdict, classify
-from tuner.protocol import Attempt, Event, Failure, Parity, TrialResult
+from tuner.protocol import Attempt, Event, Failure, TrialResult
 from tuner.worker.__main__ import make_result
 from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.measure import Trial

@@ -6,8 +6,10 @@ import pytest
 
 from tests.field_reports.running import LAYER, run, users
 from tests.tuner.trials import attempt, request, result
+from tuner.kinds import FailureClass, Flag, Phase
+from tuner.measured import CompileReport, PhaseRecord
 from tuner.outcome import Outcome, classify
-from tuner.protocol import CompileReport, Failure, FailureClass, Flag, Phase, PhaseRecord
+from tuner.protocol import Failure
 from tuner.units import GIB
 
 GOOD = CompileReport(graphs=2, chosen_modules=4, compiled_modules=4, compile_seconds=20.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.field_reports.running import LAYER, Ran, run, users
+from tuner.kinds import Kind
 from tuner.outcome import Outcome
-from tuner.protocol import Kind
 from tuner.workload import Lengths
 
 SCHEDULE = (17, 23, 31, 40, 44, 52, 57, 63, 71, 88, 96, 101)

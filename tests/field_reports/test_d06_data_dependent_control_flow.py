@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.field_reports.running import LAYER, line_of, run, users
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

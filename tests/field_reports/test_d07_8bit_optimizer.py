@@ -5,8 +5,8 @@ from __future__ import annotations
 from strategies.knob import Severity, Target
 from strategies.optimizer import KNOB as OPTIMIZER
 from tests.field_reports.running import Ran, run, users
+from tuner.kinds import Flag
 from tuner.outcome import Outcome
-from tuner.protocol import Flag
 from tuner.space import canonical
 
 

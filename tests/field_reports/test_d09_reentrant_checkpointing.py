@@ -6,8 +6,8 @@ import pytest
 
 from strategies.checkpointing import KNOB as CHECKPOINTING
 from tests.field_reports.running import LAYER, WHOLE, run, users
+from tuner.kinds import Kind
 from tuner.outcome import Outcome
-from tuner.protocol import Kind
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -9,8 +9,9 @@ import pytest
 from tests.field_reports.running import run, users
 from tests.tuner.searching import Bench, End, bench
 from tuner.errors import ExitCode
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase, TrialRequest
+from tuner.protocol import TrialRequest
 from tuner.workload import Lengths
 
 __all__ = ["bench"]

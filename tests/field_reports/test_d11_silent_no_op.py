@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.field_reports.running import LAYER, WHOLE, run, users
+from tuner.kinds import Kind
 from tuner.outcome import Outcome
-from tuner.protocol import Kind
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.field_reports.running import LAYER, run, users
+from tuner.kinds import Flag, Kind
 from tuner.outcome import Outcome
-from tuner.protocol import Flag, Kind
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

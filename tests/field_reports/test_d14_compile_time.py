@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from tests.field_reports.running import LAYER, run, users
+from tuner.kinds import Phase
 from tuner.launcher import default_deadlines
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
 
 SLOW_SECONDS = 2.0
 

@@ -6,8 +6,8 @@ import pytest
 
 from tests.field_reports.models import ALLOCATOR_SAYS
 from tests.field_reports.running import LAYER, run, users
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 
 pytestmark = pytest.mark.usefixtures("quick_compile")
 

@@ -7,8 +7,8 @@ import pytest
 from tests.tuner.made import record_of, study_of
 from tests.tuner.searching import Bench, End, Searched, bench
 from tuner.errors import ExitCode
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 from tuner.report import Report, summary
 from tuner.verdict import verdict
 

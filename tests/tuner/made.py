@@ -6,8 +6,11 @@ import itertools
 from typing import Any
 
 from strategies.knob import Target
+from tuner.environment import Environment
+from tuner.kinds import FailureClass, Phase
+from tuner.measured import PhaseRecord, Throughput
 from tuner.outcome import Outcome
-from tuner.protocol import Environment, Failure, FailureClass, Phase, PhaseRecord, Throughput, TrialResult
+from tuner.protocol import Failure, TrialResult
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import canonical, fingerprint
 from tuner.units import GIB

@@ -17,8 +17,9 @@ from tests.fakes.tuner_with_trainer import HEALTHY
 from tuner import check, search, session
 from tuner.chooser import Chooser
 from tuner.executor import Handle
+from tuner.kinds import KillReason, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Attempt, Event, KillReason, Phase, TrialRequest, TrialResult
+from tuner.protocol import Attempt, Event, TrialRequest, TrialResult
 from tuner.record import StudyRecord, TrialRecord
 from tuner.search import SearchEnd
 from tuner.session import SearchSession, open_search

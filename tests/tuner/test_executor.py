@@ -17,9 +17,10 @@ from tests.tuner.trials import FAKES, request
 from tuner.device import DeviceInfo, cpu_device, list_cards
 from tuner.errors import MachineError
 from tuner.executor import Executor, LocalExecutor
+from tuner.kinds import KillReason, Phase
 from tuner.launcher import Launcher
 from tuner.outcome import Outcome, classify
-from tuner.protocol import Attempt, KillReason, Phase, TrialRequest
+from tuner.protocol import Attempt, TrialRequest
 from tuner.trial_dir import TrialDir
 from tuner.units import GIB
 

@@ -11,8 +11,8 @@ import yaml
 from tests.tuner.made import record_of, result_of, study_of, throughput_of
 from tuner.errors import WrongInput
 from tuner.export import choose, exported, load_plan, to_yaml, write
+from tuner.kinds import Flag, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Flag, Phase
 from tuner.record import TrialRecord
 from tuner.units import GIB
 

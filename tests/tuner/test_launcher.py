@@ -14,8 +14,9 @@ import pytest
 
 from tests.tuner.trials import FAKES, ROOT, fake, request
 from tuner import processes
+from tuner.kinds import KillReason, Phase
 from tuner.launcher import Launcher, default_deadlines, find_strays, kill_strays, worker_environment
-from tuner.protocol import Attempt, KillReason, Phase, TrialRequest
+from tuner.protocol import Attempt, TrialRequest
 from tuner.trial_dir import TrialDir
 from tuner.units import GIB, MIB
 from tuner.watcher import Worker

@@ -10,9 +10,10 @@ import pytest
 
 from tests.tuner.made import CPU, CUDA, record_of, result_of, study_of, throughput_of
 from tests.tuner.trials import parity
+from tuner.kinds import Kind, Phase
 from tuner.ledger import Ledger
+from tuner.measured import CompileReport, GraphBreak
 from tuner.outcome import Outcome
-from tuner.protocol import CompileReport, GraphBreak, Kind, Phase
 from tuner.record import StudyRecord, TrialRecord, standing
 from tuner.space import Space, canonical, default_allowed, fingerprint
 from tuner.units import GIB

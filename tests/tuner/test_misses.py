@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.tuner.made import record_of, study_of
+from tuner.kinds import Kind, Phase
 from tuner.misses import causes, nearest_miss, need_bytes
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 from tuner.units import GIB
 
 LAYER = {"mode": "default", "scope": "layer"}

@@ -9,21 +9,10 @@ from typing import Any
 import pytest
 
 from tests.tuner.trials import attempt, parity, request, result
+from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
+from tuner.measured import CompileReport, GraphBreak, Parity, PhaseRecord
 from tuner.outcome import Outcome, classify, user_error
-from tuner.protocol import (
-    CompileReport,
-    Event,
-    Failure,
-    FailureClass,
-    Flag,
-    GraphBreak,
-    KillReason,
-    Kind,
-    Parity,
-    Phase,
-    PhaseRecord,
-    TrialResult,
-)
+from tuner.protocol import Event, Failure, TrialResult
 from tuner.units import GIB
 from tuner.workload import Precision, Workload
 

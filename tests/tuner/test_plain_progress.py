@@ -6,9 +6,9 @@ import io
 import json
 
 from tests.tuner.made import record_of, result_of, study_of
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
 from tuner.plain_progress import JsonListener, PlainListener
-from tuner.protocol import Phase
 from tuner.units import GIB
 
 LAYER = {"mode": "default", "scope": "layer"}

@@ -9,10 +9,10 @@ import pytest
 from rich.console import Console
 
 from tests.tuner.made import record_of, study_of
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
 from tuner.plain_progress import JsonListener, PlainListener
 from tuner.progress import RichListener, listening, make_console
-from tuner.protocol import Phase
 
 LAYER = {"mode": "default", "scope": "layer"}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.tuner.made import ENVIRONMENT, WORKLOAD
-from tuner.protocol import Environment
+from tuner.environment import Environment
 
 ON_CPU = Environment(device_name="a processor", device_type="cpu", device_total_bytes=1, versions={"torch": "2"})
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.tuner.made import record_of
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
 from tuner.record import TrialRecord, best, decides, feasible, standing, worth_another
 from tuner.units import GIB
 

@@ -17,10 +17,11 @@ from tests.tuner.made import out_of_memory, record_of, result_of, study_of, thro
 from tests.tuner.postgres import postgres_server, postgres_url
 from tuner import lease
 from tuner.errors import MachineError, WrongInput
+from tuner.kinds import Phase
 from tuner.lease import process_started, this_process
+from tuner.measured import Parity
 from tuner.outcome import Outcome
 from tuner.processes import pid_namespace
-from tuner.protocol import Parity, Phase
 from tuner.records import Records
 from tuner.storage import Storage, open_storage
 from tuner.tables import LeaseRow

@@ -14,9 +14,10 @@ from tests.tuner.made import WORKLOAD, study_of
 from tests.tuner.searching import Bench, End, bench
 from tests.tuner.test_requests import on_cpu
 from tests.tuner.test_requests import requests as on_card
+from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
-from tuner.protocol import Event, Phase, TrialResult
+from tuner.protocol import Event, TrialResult
 from tuner.record import TrialRecord
 from tuner.recovery import recover
 from tuner.requests import Requests

@@ -10,8 +10,8 @@ from rich.console import Console
 from strategies.recipes import complete, leanest, recipes
 from tests.tuner.made import record_of, study_of
 from tuner.errors import ExitCode
+from tuner.kinds import Flag, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Flag, Phase
 from tuner.record import TrialRecord
 from tuner.report import Report, summary
 from tuner.report_view import print_report

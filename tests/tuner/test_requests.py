@@ -11,9 +11,11 @@ from tests.tuner.made import WORKLOAD, record_of
 from tests.tuner.trials import attempt, result
 from tuner import requests as making
 from tuner.host import worker_threads
+from tuner.kinds import FailureClass, Phase
 from tuner.limits import limits
+from tuner.measured import CompileReport, PhaseRecord
 from tuner.outcome import Outcome, Verdict, classify
-from tuner.protocol import CompileReport, Failure, FailureClass, Phase, PhaseRecord
+from tuner.protocol import Failure
 from tuner.requests import CUBLAS_WORKSPACE, Requests
 from tuner.space import canonical, fingerprint
 from tuner.units import GIB

@@ -16,10 +16,10 @@ from tests.tuner.searching import Answer, Bench, Clock, End, FakeExecutor, Heard
 from tuner import run_again
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.export import exported
+from tuner.kinds import Flag
 from tuner.model_source import find_model
 from tuner.outcome import Outcome
 from tuner.plan import ExportedPlan
-from tuner.protocol import Flag
 from tuner.record import TrialRecord, best
 from tuner.records import Records
 from tuner.requests import Requests

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.tuner.made import ENVIRONMENT, record_of, study_of
+from tuner.kinds import Flag
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
-from tuner.protocol import Flag
 from tuner.record import best
 from tuner.report import summary
 from tuner.seen import as_seen, is_emulated, seen

@@ -9,7 +9,7 @@ import pytest
 
 from strategies.knob import Target
 from tuner.errors import WrongInput
-from tuner.protocol import Phase
+from tuner.kinds import Phase
 from tuner.spec import (
     StudySpec,
     inherited_environment,

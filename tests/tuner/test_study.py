@@ -21,8 +21,8 @@ from tests.tuner.postgres import postgres_server, postgres_url
 from tests.tuner.test_sampler import speed
 from tests.tuner.test_storage import locked
 from tuner.errors import MachineError, WrongInput
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Phase
 from tuner.record import TrialRecord
 from tuner.records import Records
 from tuner.resume import seed_from_records, sweep

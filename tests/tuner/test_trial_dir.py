@@ -12,7 +12,8 @@ import pytest
 from pydantic import ValidationError
 
 from tests.tuner.trials import parity, request, result
-from tuner.protocol import Event, Phase, TrialResult
+from tuner.kinds import Phase
+from tuner.protocol import Event, TrialResult
 from tuner.trial_dir import RESULT_MISSING, TrialDir
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from strategies.recipes import leanest
 from tests.tuner.made import WORKLOAD, record_of, study_of
 from tuner.errors import ExitCode
+from tuner.kinds import Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Kind, Phase
 from tuner.units import GIB
 from tuner.verdict import dies_while_loading, leanest_died, verdict
 from tuner.workload import Adapter

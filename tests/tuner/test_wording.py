@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.tuner.made import record_of
+from tuner.kinds import Flag, Kind, Phase
 from tuner.outcome import Outcome
-from tuner.protocol import Flag, Kind, Phase
 from tuner.units import GIB
 from tuner.wording import cause, figures, flag_words, headroom_bytes, outcome_words, result_words
 

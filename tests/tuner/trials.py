@@ -8,7 +8,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tuner.protocol import Attempt, Parity, PhaseRecord, Throughput, TrialRequest, TrialResult
+from tuner.measured import Parity, PhaseRecord, Throughput
+from tuner.protocol import Attempt, TrialRequest, TrialResult
 from tuner.units import GIB
 from tuner.workload import Lengths, ModelKind, Workload
 

@@ -13,7 +13,9 @@ from importlib import metadata  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
-from tuner.protocol import CompileReport, Event, Flag, Phase, TrialResult  # noqa: E402
+from tuner.kinds import Flag, Phase  # noqa: E402
+from tuner.measured import CompileReport  # noqa: E402
+from tuner.protocol import Event, TrialResult  # noqa: E402
 from tuner.trial_dir import TrialDir  # noqa: E402
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from tuner.build import BuildConflict
-from tuner.protocol import Failure, FailureClass, Kind, Phase
+from tuner.kinds import FailureClass, Kind, Phase
+from tuner.protocol import Failure
 from tuner.worker.user_code import UserCodeError, users_code
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")

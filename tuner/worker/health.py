@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tuner.protocol import CompileReport, GraphBreak
+from tuner.measured import CompileReport, GraphBreak
 from tuner.worker.coverage import Coverage, observe
 from tuner.worker.partition import capture_plans
 

@@ -13,7 +13,9 @@ from torch import nn
 from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
-from tuner.protocol import Event, FailureClass, Flag, Kind, Parity, Phase, PhaseRecord, Throughput
+from tuner.kinds import FailureClass, Flag, Kind, Phase
+from tuner.measured import Parity, PhaseRecord, Throughput
+from tuner.protocol import Event
 from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
 from tuner.worker.health import CompileHealth

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from strategies.knob import COMPILE_OFF
 from tuner.build import Applied
-from tuner.protocol import Event, Flag, Parity, Phase, PhaseRecord, Throughput, TrialRequest
+from tuner.kinds import Flag, Phase
+from tuner.measured import Parity, PhaseRecord, Throughput
+from tuner.protocol import Event, TrialRequest
 from tuner.worker.health import CompileHealth
 
 EventSink = Callable[[Event], None]

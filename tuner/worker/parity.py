@@ -7,8 +7,8 @@ import math
 import torch
 from torch import nn
 
+from tuner.measured import Parity
 from tuner.mismatch import active_dropout
-from tuner.protocol import Parity
 
 SAMPLED_TENSORS = 16
 SAMPLED_ELEMENTS = 256

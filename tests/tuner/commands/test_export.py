@@ -13,9 +13,9 @@ from tests.tuner.commands.made import call, fill
 from tests.tuner.made import record_of
 from tuner.commands import export
 from tuner.errors import WrongInput
+from tuner.kinds import Phase
 from tuner.outcome import Outcome
 from tuner.plan import load_plan
-from tuner.protocol import Phase
 
 LAYER = {"mode": "default", "scope": "layer"}
 

@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.models import small
 from tests.models.small import WIDTH, Block, Branching
 from tuner.build import BuildConflict
-from tuner.protocol import Failure, FailureClass, Kind, Phase
+from tuner.kinds import FailureClass, Kind, Phase
+from tuner.protocol import Failure
 from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.user_code import UserCodeError
 

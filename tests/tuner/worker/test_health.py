@@ -18,7 +18,7 @@ from tests.models.small import WIDTH, Block, Branching, Disabled, Stack
 from tests.tuner.worker.workloads import shaped
 from tuner.build import ModelBuild, Plan, scope_modules
 from tuner.evidence import compile_fault
-from tuner.protocol import CompileReport
+from tuner.measured import CompileReport
 from tuner.worker.health import CompileHealth
 
 IDS = torch.zeros(4, 6, dtype=torch.long)

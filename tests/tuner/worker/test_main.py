@@ -13,7 +13,8 @@ from torch._inductor.cudagraph_utils import log_cudagraph_skip_and_bump_counter
 
 from tests.tuner.worker.workloads import MODELS, measurement, shaped, users
 from tuner.evidence import compile_fault
-from tuner.protocol import FailureClass, Flag, Kind, Phase, TrialResult
+from tuner.kinds import FailureClass, Flag, Kind, Phase
+from tuner.protocol import TrialResult
 from tuner.trial_dir import TrialDir
 from tuner.worker.__main__ import main, make_result
 from tuner.worker.measure import Trial

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from tests.tuner.worker.workloads import measurement, shaped, users
-from tuner.protocol import Event, FailureClass, Flag, Kind, Phase
+from tuner.kinds import FailureClass, Flag, Kind, Phase
+from tuner.protocol import Event
 from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.health import CompileHealth
 from tuner.worker.measure import Trial
