@@ -18,7 +18,45 @@ class PhaseRecord(Frozen):
     device_bytes: int | None = None
     """Most memory of the device that this process took, as sampled by the parent (RSS on a CPU)."""
     alloc_retries: int = 0
+    """Times that the allocator had to flush its cache and try again."""
+    ooms: int = 0
+    """Out-of-memory errors that the allocator raised, caught ones included."""
+    graph_pool_bytes: int | None = None
+    """Reserved in the private pools of CUDA graphs at the phase's end; part of reserved."""
     steps: int = 0
+
+
+class Growth(Frozen):
+    """How memory rises from step to step: a straight line through what is held after each."""
+
+    bytes_per_step: float
+    low: float
+    """Lower end of the slope's 95 % confidence interval, in bytes per step."""
+    high: float
+    steps: int
+    """Steps that it was taken from."""
+
+
+class MemoryLedger(Frozen):
+    """What the memory of a step goes to, from one observed step at the end of `settle`.
+
+    Bytes; None where it cannot be told. On a CPU the three peaks are of resident memory.
+    """
+
+    parameters_bytes: int | None = None
+    """Parameters and buffers, each storage once."""
+    gradients_bytes: int | None = None
+    """As they are between the last backward and the optimizer."""
+    optimizer_state_bytes: int | None = None
+    activations_bytes: int | None = None
+    """The rest of the step's peak: saved activations, logits, temporary tensors."""
+    forward_peak_bytes: int | None = None
+    """Peak allocated up to the end of the forward."""
+    backward_peak_bytes: int | None = None
+    update_peak_bytes: int | None = None
+    """Of the optimizer's step."""
+    growth: Growth | None = None
+    """None: fewer than four steps, or it cannot be told."""
 
 
 class GraphBreak(Frozen):
@@ -28,6 +66,24 @@ class GraphBreak(Frozen):
     """``file:line``."""
     reason: str
     count: int
+    library: str = ""
+    """Top-level package of the file, as ``transformers``; empty for a file of the user's own."""
+
+
+class CompileParts(Frozen):
+    """Seconds of compiling by part, summed over all graphs; they overlap, and do not sum to the whole."""
+
+    dynamo: float = 0.0
+    """Tracing Python."""
+    aot_autograd: float = 0.0
+    """Joint graph and partitioning; inductor's own time is not in it."""
+    inductor: float = 0.0
+    """Lowering and code generation; Triton's time is not in it."""
+    triton: float = 0.0
+    """Triton kernels, or on a CPU the C++ compiler."""
+    autotuning: float = 0.0
+    graph_capture: float = 0.0
+    """Recording CUDA graphs."""
 
 
 class CompileReport(Frozen):
@@ -45,7 +101,11 @@ class CompileReport(Frozen):
     recompiles: tuple[str, ...] = ()
     """The guard that failed, for each recompile."""
     recompile_limit_hit: bool = False
+    recompile_limit_step: int | None = None
+    """Optimizer steps that had ended when the limit was hit, warm-up batch not counted."""
     compile_seconds: float = 0.0
+    """Of all steps before `steady`: what they took beyond a steady one. Cold or warm: the flags say."""
+    parts: CompileParts | None = None
     cudagraph_skips: int = 0
     plan: dict[str, Any] | None = None
     """What the partitioner chose: saved bytes, edges; None: not compiled, or a cache hit."""
@@ -66,6 +126,18 @@ class Parity(Frozen):
     """Did a sampled trainable parameter change in the first optimizer step?"""
     with_dropout: bool = False
     """Dropout was on: masks differ from strategy to strategy, so that nothing can be compared."""
+    losses: tuple[float, ...] = ()
+    """Mean losses of the first optimizer steps, the first included; the same data in every strategy."""
+
+
+class Clocks(Frozen):
+    """What NVML says of the card beside a timed window. None: NVML does not tell."""
+
+    sm_mhz: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    throttled_by: tuple[str, ...] = ()
+    """Reasons that held the clock down while the window ran, as ``sw_power_cap``."""
 
 
 class Throughput(Frozen):
@@ -79,3 +151,8 @@ class Throughput(Frozen):
     step_seconds_p90: float
     steps: int
     tokens_per_step: float
+    median_within: float | None = None
+    """Half the 95 % confidence interval of the median step, over the median; None: too few steps."""
+    windows: int = 1
+    """Windows measured: another one where the card was throttled."""
+    clocks: Clocks | None = None

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from strategies.knob import Value
 from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
-from tuner.measured import CompileReport, Parity, PhaseRecord, Throughput
+from tuner.measured import CompileReport, MemoryLedger, Parity, PhaseRecord, Throughput
 from tuner.workload import Frozen, Workload
 
 
@@ -65,6 +65,10 @@ class TrialRequest(Frozen):
     steady_micro_batches: int = 20
     steady_seconds: float = 3.0
     """The steady phase lasts until all three are reached."""
+    twin: dict[str, Value] | None = None
+    """Instead of measuring: compare loss and gradient of the first step with this strategy's, in one process."""
+    memory_snapshot: bool = False
+    """Keep the allocator's snapshot of a step after `settle`; of an out-of-memory it is kept always."""
 
 
 class Event(Frozen):
@@ -95,6 +99,15 @@ class TrialResult(Frozen):
     parameters: int | None = None
     trainable_parameters: int | None = None
     optimizer_state_bytes: int | None = None
+    memory: MemoryLedger | None = None
+    twin_parity: Parity | None = None
+    """Of a twin test: the other strategy's."""
+    detector_seconds: dict[str, float] = Field(default_factory=dict)
+    """What each detector cost this trial, by name; none runs in `steady`."""
+    snapshot: str | None = None
+    """File name of the allocator's snapshot in the trial's folder."""
+    largest_blocks: tuple[str, ...] = ()
+    """The ten largest live blocks of that snapshot, in words."""
     layers: int | None = None
     applied: tuple[str, ...] = ()
     """What was put on the model, in sentences (`Applied.done`)."""

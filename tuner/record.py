@@ -14,8 +14,9 @@ from tuner.outcome import Outcome
 from tuner.protocol import TrialResult
 from tuner.workload import Frozen, Workload
 
-Role = Literal["search", "retry", "proof", "run"]
-"""Why a strategy was launched: by the search, again after a crash or a moved cap, as the proof, by `tuner run`."""
+Role = Literal["search", "retry", "proof", "run", "twin"]
+"""Why a strategy was launched: by the search, again after a crash or a moved cap, as the proof, by `tuner run`,
+or on a slice beside a twin, for loss and gradient alone (its key is the slice's)."""
 
 
 MEASURED_UNDER = ("CUBLAS_WORKSPACE_CONFIG", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GOMP_SPINCOUNT")
