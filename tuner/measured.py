@@ -134,8 +134,12 @@ class Clocks(Frozen):
     """What NVML says of the card beside a timed window. None: NVML does not tell."""
 
     sm_mhz: int | None = None
+    """As soon as the window had ended; the three ``*_before`` are of the moment before it began."""
     temperature_c: int | None = None
     power_w: float | None = None
+    sm_mhz_before: int | None = None
+    temperature_c_before: int | None = None
+    power_w_before: float | None = None
     throttled_by: tuple[str, ...] = ()
     """Reasons that held the clock down while the window ran, as ``sw_power_cap``."""
 
@@ -154,5 +158,5 @@ class Throughput(Frozen):
     median_within: float | None = None
     """Half the 95 % confidence interval of the median step, over the median; None: too few steps."""
     windows: int = 1
-    """Windows measured: another one where the card was throttled."""
+    """Windows timed: further ones until the median is known, and all anew where the card was throttled."""
     clocks: Clocks | None = None

@@ -85,6 +85,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         threads=torch.get_num_threads(),
         settle_steps=m.settle_steps,
         model_seconds=m.model_seconds,
+        detector_seconds=m.detector_seconds,
         failure=failure,
     )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from strategies.knob import COMPILE_OFF
@@ -36,8 +38,20 @@ class Measurement:
     compile_seconds: float = 0.0
     model_seconds: float | None = None
     settle_steps: int = 0
+    detector_seconds: dict[str, float] = field(default_factory=dict)
+    """What each detector cost so far, by name."""
 
     @property
     def compiles(self) -> bool:
         """Does the strategy compile anything?"""
         return self.request.strategy["mode"] != COMPILE_OFF
+
+    @contextmanager
+    def detecting(self, detector: str) -> Iterator[None]:
+        """Add what is done within to what `detector` costs."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = self.detector_seconds.get(detector, 0.0)
+            self.detector_seconds[detector] = spent + time.perf_counter() - started
