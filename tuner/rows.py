@@ -45,7 +45,8 @@ def trial_row(record: TrialRecord) -> TrialRow:
 
 
 def _phase_row(position: int, phase: PhaseRecord) -> PhaseRow:
-    data = phase.model_dump(mode="json", exclude={"alloc_retries"})
+    # The columns of every database that there is; what came later is in the trial's JSON.
+    data = phase.model_dump(mode="json", exclude={"alloc_retries", "ooms", "graph_pool_bytes"})
     return PhaseRow(position=position, retries=phase.alloc_retries, **data)
 
 
