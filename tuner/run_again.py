@@ -11,24 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from strategies.knob import Conflict, Severity, Target
+from tuner.bench import Bench, make_study, open_bench, require_compiler
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.ledger import Ledger
 from tuner.listener import Listener
+from tuner.measuring import kill_left_over, make_executor, make_requests
 from tuner.model_source import find_function, find_model
 from tuner.outcome import Outcome, classify, user_error
+from tuner.pick_device import pick_device
 from tuner.plan import ExportedPlan
 from tuner.protocol import Attempt
 from tuner.record import StudyRecord, TrialRecord
-from tuner.session import (
-    Bench,
-    kill_left_over,
-    make_executor,
-    make_requests,
-    make_study,
-    open_bench,
-    pick_device,
-    require_compiler,
-)
 from tuner.space import conflict_of, describe, fingerprint
 from tuner.spec import make_target, read_spec
 from tuner.units import GIB, format_gib

@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Callable
 
-from tuner import check, session
+from tuner import check, measuring
 from tuner.cli import main
 from tuner.executor import LocalExecutor
 from tuner.machine import CheckItem, ChildFacts, ChildReport
@@ -23,7 +23,7 @@ HEALTHY = ChildReport(
 
 def fake(setattr: Callable[..., None] = setattr) -> None:
     """Put both in place. `setattr`: pytest's, to have it undone."""
-    setattr(session, "LocalExecutor", functools.partial(LocalExecutor, command=TRAINER))
+    setattr(measuring, "LocalExecutor", functools.partial(LocalExecutor, command=TRAINER))
     setattr(check, "ask_child", lambda *_: HEALTHY)
 
 

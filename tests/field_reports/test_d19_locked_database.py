@@ -11,7 +11,7 @@ import pytest
 
 from tests.tuner.searching import Bench, End, bench
 from tests.tuner.test_storage import locked
-from tuner import session
+from tuner import bench as benches
 from tuner.errors import ExitCode
 from tuner.protocol import TrialRequest
 
@@ -24,7 +24,7 @@ def test_a_lock_that_outlasts_the_busy_timeout_loses_no_trial(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     # In place of 40 seconds against a busy timeout of 5.
-    monkeypatch.setattr(session, "open_storage", partial(session.open_storage, busy_seconds=0.1))
+    monkeypatch.setattr(benches, "open_storage", partial(benches.open_storage, busy_seconds=0.1))
     path, locks, launches = Path("studies/tuner.db").resolve(), ExitStack(), list[str]()
 
     def answer(request: TrialRequest, _: bool) -> End | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -14,6 +14,7 @@ import pytest
 from strategies.knob import Strategy
 from tests.fakes import landscape
 from tests.fakes.tuner_with_trainer import HEALTHY
+from tuner import bench as benches
 from tuner import check, search, session
 from tuner.chooser import Chooser
 from tuner.executor import Handle
@@ -209,3 +210,10 @@ def bench(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Bench:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check, "ask_child", lambda *_: HEALTHY)
     return Bench(monkeypatch)
+
+
+def opened_bench(
+    environment: Mapping[str, str] | None = None, heard: Heard | None = None, **spec: Any
+) -> AbstractContextManager[benches.Bench]:
+    """Open what a search is opened on; on the CPU unless said."""
+    return benches.open_bench(StudySpec.model_validate({"device": "cpu"} | spec), environment or {}, heard or Heard())

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_search(given: str | None, environment: dict[str, str]) -> tuple[str, dict[str, str]]:
     """Return device and environment as a search checks them, so that it need not ask again."""
-    from tuner.session import pick_device
+    from tuner.pick_device import pick_device
 
     try:
         found = pick_device(given, environment.get("CUDA_VISIBLE_DEVICES"))
