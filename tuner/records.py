@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Engine, Select, func, inspect, select
+from sqlalchemy import Engine, Select, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.schema import CreateColumn
 
 from tuner import lease
 from tuner.errors import WrongInput
@@ -47,12 +48,15 @@ class Records:
     def __init__(self, engine: Engine, retry: Callable[[Callable[[], object]], object] | None = None) -> None:
         self.engine = engine
         self._retry = retry
+        self._has_all_columns = False
         self._do(self._prepare)
 
     def add(self, record: TrialRecord) -> None:
         """Keep `record`, in one transaction; one that is there already is left as it is."""
 
         def write() -> None:
+            if not self._has_all_columns:
+                self._add_columns()
             with Session(self.engine) as session, session.begin():
                 known = session.scalar(select(TrialRow.id).where(TrialRow.uuid == record.uuid))
                 if known is None:
@@ -157,6 +161,26 @@ class Records:
         with Session(self.engine) as session, session.begin():
             if session.get(Meta, "schema_version") is None:
                 session.add(Meta(name="schema_version", value=str(SCHEMA_VERSION)))
+
+    def _add_columns(self) -> None:
+        """Add the columns that a database of an earlier version lacks; its rows have null in them.
+
+        Before the first record is written and not on opening: a report leaves the file as it is.
+        """
+        for table in Base.metadata.sorted_tables:
+            known = {column["name"] for column in inspect(self.engine).get_columns(table.name)}
+            for column in table.columns:
+                if column.name in known:
+                    continue
+                added = CreateColumn(column).compile(dialect=self.engine.dialect)
+                try:
+                    with self.engine.begin() as connection:
+                        connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {added}"))
+                except DBAPIError as error:
+                    # Another process may open the same database at the same time.
+                    if not any(words in str(error.orig) for words in ("already exists", "duplicate column")):
+                        raise
+        self._has_all_columns = True
 
     def _check_version(self) -> None:
         with Session(self.engine) as session:

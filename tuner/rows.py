@@ -45,8 +45,7 @@ def trial_row(record: TrialRecord) -> TrialRow:
 
 
 def _phase_row(position: int, phase: PhaseRecord) -> PhaseRow:
-    # The columns of every database that there is; what came later is in the trial's JSON.
-    data = phase.model_dump(mode="json", exclude={"alloc_retries", "ooms", "graph_pool_bytes"})
+    data = phase.model_dump(mode="json", exclude={"alloc_retries"})
     return PhaseRow(position=position, retries=phase.alloc_retries, **data)
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import BigInteger, ForeignKey, Index, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 SCHEMA_VERSION = 1
-"""Raised when a column changes its meaning, or goes."""
+"""Raised when a column changes its meaning, or goes. One that comes is nullable, and `Records` adds it."""
 
 
 class Base(DeclarativeBase):
@@ -132,6 +132,10 @@ class PhaseRow(Base):
     steps: Mapped[int]
     retries: Mapped[int]
     """Times that the allocator had to flush and try again."""
+    ooms: Mapped[int | None]
+    """Out-of-memory errors that the allocator raised, caught ones included; null in rows from before."""
+    graph_pool_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    """Reserved in the private pools of CUDA graphs at the phase's end."""
 
 
 class FailureRow(Base):

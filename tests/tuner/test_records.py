@@ -19,7 +19,7 @@ from tuner import lease
 from tuner.errors import MachineError, WrongInput
 from tuner.kinds import Phase
 from tuner.lease import process_started, this_process
-from tuner.measured import Parity
+from tuner.measured import Parity, PhaseRecord
 from tuner.outcome import Outcome
 from tuner.processes import pid_namespace
 from tuner.records import Records
@@ -134,6 +134,27 @@ def test_the_columns_hold_what_the_record_holds(records: Records) -> None:
     ]
     assert rows(records, "SELECT failure_class, phase, step, type, needed_bytes FROM tuner_failure") == [
         ("oom", "first_step", 1, "torch.OutOfMemoryError", 25 * GIB)
+    ]
+
+
+def test_a_database_of_an_earlier_version_gets_its_new_columns_with_the_next_record(
+    records: Records, storage: Storage
+) -> None:
+    records.add(record_of(result=result_of()))
+    with records.engine.begin() as connection:
+        for column in ("ooms", "graph_pool_bytes"):
+            connection.execute(text(f"ALTER TABLE tuner_phase DROP COLUMN {column}"))
+    opened = Records(storage.engine, storage.retry)
+    assert len(opened.for_key("key")) == 1
+    assert "ooms" not in {c["name"] for c in inspect(records.engine).get_columns("tuner_phase")}, (
+        "reading writes nothing"
+    )
+    phase = PhaseRecord(phase=Phase.STEADY, seconds=1.0, ooms=3, graph_pool_bytes=5 * GIB)
+    opened.add(record_of(result=result_of().model_copy(update={"phases": (phase,)})))
+    assert rows(opened, "SELECT ooms, graph_pool_bytes FROM tuner_phase ORDER BY seconds") == [
+        (3, 5 * GIB),
+        (None, None),
+        (None, None),
     ]
 
 
