@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strategies.knob import COMPILE_OFF, Target
-from tuner.budget import asked_bytes, given_bytes
+from tuner.budget import asked_bytes, budget_notes, given_bytes, limits_of, multiprocessors
 from tuner.check import check_cache, check_file, run_check
 from tuner.checklist import disk_item
 from tuner.device import DeviceInfo
@@ -17,7 +17,7 @@ from tuner.environment import Environment
 from tuner.errors import MachineError, WrongInput
 from tuner.host import worker_threads
 from tuner.inherited import left_out
-from tuner.limits import Limits, limits
+from tuner.limits import Limits
 from tuner.listener import Listener
 from tuner.machine import CheckResult
 from tuner.pick_device import pick_device
@@ -27,7 +27,6 @@ from tuner.space import Space
 from tuner.spec import StudySpec, make_filter, make_target, make_workload
 from tuner.stopping import never
 from tuner.storage import DEFAULT_FILE, Storage, open_storage
-from tuner.units import format_gib
 from tuner.workload import Workload
 
 
@@ -42,6 +41,8 @@ class Bench:
     """T of the device itself at the start, whatever the budget."""
     asked_bytes: int
     """The budget that the study is of; `limits` may have clamped it."""
+    card: str | None
+    """The card that the budget is of, by its name in `tuner.cards`; None: a size was given."""
     workload: Workload
     environment: Environment
     target: Target
@@ -88,14 +89,12 @@ def open_bench(
         root = storage.path.parent if storage.path is not None else Path.cwd() / DEFAULT_FILE.parent
         check = _checked(device, root, environment, listener, stopped)
         device = device.told(total_bytes=check.facts.cuda_total_bytes, multiprocessors=check.facts.multiprocessors)
-        asked = asked_bytes(spec, device)
         given = given_bytes(device)
-        found = limits(asked, given, device.type, total_bytes=device.total_bytes)
+        found = limits_of(spec, device, given)
         notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
         if names := left_out(environment):
             notes.append(f"not handed on to trials, as it would change what is measured: {', '.join(names)}")
-        if spec.budget_bytes is not None and found.budget_bytes < spec.budget_bytes:
-            notes.append(f"the budget is clamped to the {format_gib(found.budget_bytes)} that the device gives")
+        notes += budget_notes(spec, device, found)
         made = Environment(
             device_name=device.name,
             device_type=device.type,
@@ -109,10 +108,11 @@ def open_bench(
             check=check,
             limits=found,
             given_bytes=given,
-            asked_bytes=asked,
+            asked_bytes=asked_bytes(spec, device),
+            card=spec.card,
             workload=workload,
             environment=made,
-            target=make_target(workload, device.type, found.emulated, device.multiprocessors),
+            target=make_target(workload, device.type, found.emulated, multiprocessors(spec, device)),
             storage=storage,
             records=Records(storage.engine, storage.retry),
             root=root,
@@ -127,10 +127,10 @@ def check_input(spec: StudySpec, workload: Workload, device: DeviceInfo) -> None
         WrongInput: the budget is nothing or more than the device has, or a filter names what is not there.
         NothingFits: the margin alone takes the budget.
     """
-    if spec.budget_bytes is not None:
+    if spec.budget_bytes is not None or spec.card is not None:
         # NVML's total is larger than CUDA's: what is too much for it is too much.
-        limits(spec.budget_bytes, device.total_bytes, device.type)
-    target = make_target(workload, device.type, False, device.multiprocessors)
+        limits_of(spec, device, device.total_bytes)
+    target = make_target(workload, device.type, False, multiprocessors(spec, device))
     allowed, _ = make_filter(spec, target)
     require_some(Space(target, allowed))
 
@@ -173,11 +173,12 @@ def require_compiler(check: CheckResult, modes: tuple[object, ...]) -> None:
 
 
 def make_study(bench: Bench, name: str) -> StudyRecord:
-    """Return the study of this bench's key and budget, as it is now."""
+    """Return the study of this bench's key and budget, or card, as it is now."""
     return StudyRecord(
         name=name,
         key=bench.key,
         budget_bytes=bench.asked_bytes,
+        card=bench.card,
         limit_bytes=bench.limits.limit_bytes,
         workload=bench.workload,
         environment=bench.environment,

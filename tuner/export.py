@@ -62,6 +62,7 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
         proved=record.role == "proof",
         flags=record.flags,
         budget_bytes=study.budget_bytes,
+        card=study.card,
         limit_bytes=study.limit_bytes,
         cap_bytes=None if record.cap_bytes is None else study.limit_bytes - (record.limit_bytes - record.cap_bytes),
         environment=study.environment,

@@ -35,17 +35,26 @@ class Limits:
     limit_bytes: int
     """What peak device may reach."""
     emulated: bool
-    """A smaller card than the real one is emulated by the cap."""
+    """Another card than the real one is emulated by the cap."""
     clamped: bool
     """The budget was more than the device has: say so in one line."""
 
 
-def limits(budget_bytes: int, t_bytes: int, device_type: DeviceType, *, total_bytes: int | None = None) -> Limits:
+def limits(
+    budget_bytes: int,
+    t_bytes: int,
+    device_type: DeviceType,
+    *,
+    total_bytes: int | None = None,
+    gives_bytes: int | None = None,
+) -> Limits:
     """Return the limit for a budget.
 
     Args:
         t_bytes: on a card the total that CUDA reports less what others hold; on a CPU what is available.
         total_bytes: of the card, as CUDA reports it; `t_bytes` unless said.
+        gives_bytes: what the card that is emulated gives a process; None: no card was named, and a
+            budget well below the real card stands for one that gives `SMALLER_CARD_GIVES` of it.
 
     Raises:
         WrongInput: the budget is nothing, or more than 12.5 % above the card.
@@ -59,7 +68,7 @@ def limits(budget_bytes: int, t_bytes: int, device_type: DeviceType, *, total_by
     if budget_bytes > OVER_CARD * total:
         rule = f"must be at most 12.5 % above the {format_gib(total)} of the card"
         raise WrongInput("budget_gb", rule, round(budget_bytes / GIB, 2))
-    return _on_card(budget_bytes, t_bytes, total)
+    return _on_card(budget_bytes, t_bytes, total, gives_bytes)
 
 
 def cap(limit_bytes: int, outside_bytes: int | None, device_type: DeviceType) -> int | None:
@@ -85,10 +94,12 @@ def _on_cpu(budget_bytes: int, t_bytes: int) -> Limits:
     )
 
 
-def _on_card(budget_bytes: int, t_bytes: int, total_bytes: int) -> Limits:
-    emulated = budget_bytes < EMULATED_BELOW * total_bytes
+def _on_card(budget_bytes: int, t_bytes: int, total_bytes: int, gives_bytes: int | None) -> Limits:
+    if gives_bytes is None and budget_bytes < EMULATED_BELOW * total_bytes:
+        gives_bytes = int(SMALLER_CARD_GIVES * budget_bytes)
+    emulated = gives_bytes is not None
     # What others hold counts against an emulated card only where the real one has too little left.
-    t = min(t_bytes, int(SMALLER_CARD_GIVES * budget_bytes)) if emulated else t_bytes
+    t = t_bytes if gives_bytes is None else min(t_bytes, gives_bytes)
     given = min(budget_bytes, t)
     margin = max(LEAST_MARGIN_BYTES, int(MARGIN * given))
     if margin >= given:

@@ -118,7 +118,8 @@ class JsonListener(Told):
 
 def opening(study: StudyRecord, target_trials: int | None, time_budget_seconds: float | None) -> str:
     """The first line: what is searched, where, within what."""
-    bounds = [f"budget {format_gib(study.budget_bytes)}", f"limit {format_gib(study.limit_bytes)}"]
+    card = f" (card {study.card})" if study.card else ""
+    bounds = [f"budget {format_gib(study.budget_bytes)}{card}", f"limit {format_gib(study.limit_bytes)}"]
     if time_budget_seconds is not None:
         bounds.append(format_duration(time_budget_seconds))
     if target_trials is not None:

@@ -50,6 +50,8 @@ class ExportedPlan(Frozen):
     """Measured in the final proof: fresh process, cold cache, under the cap."""
     flags: tuple[Flag, ...] = ()
     budget_bytes: int
+    card: str | None = None
+    """The card that the budget is of, where one was named; else a size was given."""
     limit_bytes: int
     """What peak device may reach."""
     cap_bytes: int | None = None

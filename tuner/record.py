@@ -64,11 +64,13 @@ class TrialRecord(Frozen):
 
 
 class StudyRecord(Frozen):
-    """One study: a key and a budget."""
+    """One study: a key and a budget, or a card."""
 
     name: str
     key: str
     budget_bytes: int
+    card: str | None = None
+    """The card that the budget is of, by its name in `tuner.cards`; None: a size was given."""
     limit_bytes: int
     workload: Workload
     environment: Environment

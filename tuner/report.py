@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from strategies.knob import COMPILE_OFF, Value
 from strategies.recipes import REFERENCES, complete, recipes
+from tuner.card_words import card_notes
 from tuner.errors import ExitCode
 from tuner.kinds import Flag
 from tuner.misses import Cause, NearestMiss, causes, nearest_miss
@@ -56,7 +57,11 @@ class Report(Frozen):
     exit_code: ExitCode
     answer: str
     """One sentence."""
+    card: str | None = None
+    """The card that was searched for; None: a size was given."""
     winner: Line | None = None
+    notes: tuple[str, ...] = ()
+    """What to know of the winner before it is used, in sentences."""
     proved: bool = False
     comparisons: tuple[Line, ...] = ()
     """References, the best eager strategy and the recipes that were tried."""
@@ -97,7 +102,9 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
         limit_bytes=study.limit_bytes,
         exit_code=code,
         answer=answer(study, records, code),
+        card=study.card,
         winner=top,
+        notes=card_notes(study, winner) if winner else (),
         proved=winner is not None and winner.role == "proof",
         comparisons=comparisons,
         runners_up=runners_up,

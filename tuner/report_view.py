@@ -27,6 +27,7 @@ def render(report: Report) -> Group:
     parts: list[RenderableType] = [Text(report.answer, style="bold"), Text(_subject(report), style="dim"), Text("")]
     lines = [line for line in (report.winner, *report.comparisons, *report.runners_up) if line]
     parts += [strategy(line) for line in merged(lines)]
+    parts += [Text(note) for note in report.notes]
     if lines:
         parts.append(Text(""))
     parts.append(Text(outcomes(report)))
@@ -43,9 +44,10 @@ def render(report: Report) -> Group:
 
 
 def _subject(report: Report) -> str:
+    card = f" (card {report.card})" if report.card else ""
     return (
         f"study {report.study}: {report.workload}; on {report.device}, "
-        f"budget {format_gib(report.budget_bytes)}, limit {format_gib(report.limit_bytes)}"
+        f"budget {format_gib(report.budget_bytes)}{card}, limit {format_gib(report.limit_bytes)}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from strategies.knob import COMPILE_OFF
 from strategies.recipes import leanest
+from tuner.card_words import budget_words, into
 from tuner.errors import ExitCode
 from tuner.kinds import Phase
 from tuner.outcome import Outcome
@@ -31,13 +32,12 @@ def answer(study: StudyRecord, records: Sequence[TrialRecord], code: ExitCode) -
     own = [record for record in records if record.study == study.name] or list(records)
     if not own:
         return f"No trial has ended yet in study {study.name}."
-    budget = format_gib(study.budget_bytes)
     dead = dies_while_loading(study, records)
     if dead is not None:
-        return f"Nothing fits in {budget}: memory runs out in {dead.phase}, before any knob could change it."
+        return f"Nothing fits {into(study)}: memory runs out in {dead.phase}, before any knob could change it."
     if code is ExitCode.NOTHING_FITS:
-        return f"Nothing fits in {budget}: the leanest strategies run out of memory too."
-    return f"No verdict for {budget}: none of {len(own)} launches ended ok ({_counted(own)})."
+        return f"Nothing fits {into(study)}: the leanest strategies run out of memory too."
+    return f"No verdict for {budget_words(study)}: none of {len(own)} launches ended ok ({_counted(own)})."
 
 
 def _won(study: StudyRecord, fits: Sequence[TrialRecord]) -> str:
@@ -45,7 +45,7 @@ def _won(study: StudyRecord, fits: Sequence[TrialRecord]) -> str:
     room = headroom_bytes(winner, study.limit_bytes)
     proof = "proved in a fresh process" if winner.role == "proof" else "not proved yet"
     return (
-        f"Fastest of what fits in {format_gib(study.budget_bytes)}: {describe(winner.strategy)}, "
+        f"Fastest of what fits {into(study)}: {describe(winner.strategy)}, "
         f"{winner.tokens_per_s:,.0f} tokens/s{_against_eager(fits)}, "
         f"{format_gib(winner.peak_device_bytes)} at its peak with {format_gib(room)} to spare, {proof}."
     )
@@ -77,10 +77,10 @@ def would_have_to_give(
     dead = dies_while_loading(study, records)
     if dead is not None and dead.phase is Phase.START:
         # Before the model is there: neither an adapter nor a shape changes it.
-        return ("a larger --budget-gb: the libraries alone, before any model, take more than this",)
+        return (f"{_larger(study)}: the libraries alone, before any model, take more than this",)
     lines = []
     if missed_by_bytes:
-        lines.append(f"{format_gib(missed_by_bytes)} more for the nearest miss: a larger --budget-gb")
+        lines.append(f"{format_gib(missed_by_bytes)} more for the nearest miss: {_larger(study)}")
     if workload.adapter in _LEANER:
         lines.append(_LEANER[workload.adapter])
     if dead is not None:
@@ -89,6 +89,10 @@ def would_have_to_give(
         lines.append(f"shorter sequences than {workload.lengths.max} tokens (--seq-len)")
         lines += [f"not tried: {name}" for name in _untried(study, records)]
     return tuple(lines)
+
+
+def _larger(study: StudyRecord) -> str:
+    return "a larger --budget-gb" if study.card is None else "a larger card"
 
 
 def _without_memory(records: Sequence[TrialRecord]) -> tuple[str, ...]:

@@ -56,8 +56,7 @@ def run_plan(
         MachineError: the machine cannot do it.
         Interrupted: a signal came.
     """
-    given = {"budget_gb": plan.budget_bytes / GIB, "device": plan.environment.device_type, "seed": plan.seed, **flags}
-    spec = read_spec(None, given)
+    spec = read_spec(None, _asked(plan, flags))
     on = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES")).type
     # Before anything is written; whether a card is emulated is known only further down.
     _refuse_impossible(plan, make_target(plan.workload, on, False, None))
@@ -96,6 +95,14 @@ def run_plan(
     return record
 
 
+def _asked(plan: ExportedPlan, flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags, with what the plan was made for where they say nothing."""
+    given: dict[str, Any] = {"device": plan.environment.device_type, "seed": plan.seed}
+    if flags.get("budget_gb") is None and flags.get("card") is None:
+        given |= {"card": plan.card} if plan.card else {"budget_gb": plan.budget_bytes / GIB}
+    return given | dict(flags)
+
+
 def outside_bytes(plan: ExportedPlan, bench: Bench) -> int | None:
     """Return what the file's cap left outside the allocator; None: it was of another card or budget.
 
@@ -103,7 +110,8 @@ def outside_bytes(plan: ExportedPlan, bench: Bench) -> int | None:
     """
     then, now = plan.environment, bench.environment
     same_card = (then.device_name, then.device_total_bytes) == (now.device_name, now.device_total_bytes)
-    if plan.cap_bytes is None or not same_card or plan.budget_bytes != bench.asked_bytes:
+    same_limit = (plan.budget_bytes, plan.card) == (bench.asked_bytes, bench.card)
+    if plan.cap_bytes is None or not same_card or not same_limit:
         return None
     return plan.limit_bytes - plan.cap_bytes
 

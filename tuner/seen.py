@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strategies.knob import Severity, Strategy, Target
+from tuner.cards import find_card
 from tuner.errors import WrongInput
 from tuner.kinds import Flag
 from tuner.limits import EMULATED_BELOW
@@ -43,8 +44,10 @@ def as_seen(study: StudyRecord, record: TrialRecord) -> TrialRecord:
 
 
 def is_emulated(study: StudyRecord) -> bool:
-    """Does the study's budget stand for a smaller card than the one it is measured on?"""
+    """Does the study's budget, or its card, stand for another card than the one it is measured on?"""
     environment = study.environment
+    if study.card is not None and environment.device_type == "cuda":
+        return not find_card(study.card).is_real(environment.device_name, environment.device_total_bytes)
     return environment.device_type == "cuda" and study.budget_bytes < EMULATED_BELOW * environment.device_total_bytes
 
 

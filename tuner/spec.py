@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from strategies.knob import Target, Value
+from tuner.cards import find_card
 from tuner.errors import WrongInput, nearest
 from tuner.kinds import Phase
 from tuner.model_source import find_function, find_model
@@ -47,6 +48,8 @@ class StudySpec(BaseModel):
     """``cpu``, ``cuda`` or ``cuda:N``; None: the first card, else the CPU."""
     budget_gb: float | None = None
     """GiB; None: what the device has."""
+    card: str | None = None
+    """A card of `tuner.cards` to search for, in place of a budget."""
     shared_card: bool = False
     fix: dict[str, Any] = Field(default_factory=dict)
     knob: dict[str, Any] = Field(default_factory=dict)
@@ -66,6 +69,11 @@ class StudySpec(BaseModel):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError("must be a positive number of GiB")
         return value
+
+    @field_validator("card")
+    @classmethod
+    def _known_card(cls, value: str | None) -> str | None:
+        return None if value is None else find_card(value).name
 
     @field_validator("time_budget", mode="before")
     @classmethod
@@ -97,7 +105,7 @@ class StudySpec(BaseModel):
 
     @property
     def budget_bytes(self) -> int | None:
-        """The budget in bytes; None: what the device has."""
+        """The budget in bytes; None: what the device, or the card that was named, has."""
         return None if self.budget_gb is None else int(self.budget_gb * GIB)
 
 
@@ -108,15 +116,21 @@ def read_spec(path: Path | None, flags: Mapping[str, Any]) -> StudySpec:
         WrongInput: the file cannot be read, a key is not known, or a value breaks its rule.
     """
     values: dict[str, Any] = {} if path is None else _read_yaml(path)
+    for one, other in (("card", "budget_gb"), ("budget_gb", "card")):
+        if flags.get(one) is not None and flags.get(other) is None:
+            values.pop(other, None)  # a flag wins over the file's word on the same thing
     for name, value in flags.items():
         if isinstance(value, dict) and isinstance(values.get(name), dict):
             values[name] = {**values[name], **value}
         else:
             values[name] = value
     try:
-        return StudySpec.model_validate(values)
+        spec = StudySpec.model_validate(values)
     except ValidationError as error:
         raise _explain(error) from error
+    if spec.card is not None and spec.budget_gb is not None:
+        raise WrongInput("card", "is not given beside budget_gb: it sets the budget to the card's own size", spec.card)
+    return spec
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

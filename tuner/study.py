@@ -61,8 +61,13 @@ class StudyHandle:
 
 
 def default_name(study: StudyRecord, target: Target) -> str:
-    """Return the name of the study of a key and a budget; another one where the knobs have changed."""
-    return f"{study.key[:8]}-{study.budget_bytes / GIB:g}gib-{knobs_digest(target)[:4]}"
+    """Return the name of the study of a key and a budget, or a card; another one where the knobs have changed.
+
+    A card is another study than its size alone: it has another limit, which Optuna was told of in
+    every constraint. The records are the key's, so nothing is measured twice.
+    """
+    size = study.card or f"{study.budget_bytes / GIB:g}gib"
+    return f"{study.key[:8]}-{size}-{knobs_digest(target)[:4]}"
 
 
 def open_study(
@@ -87,7 +92,7 @@ def open_study(
         slots: trials at a time.
 
     Raises:
-        WrongInput: a study of that name has another key, budget or list of values.
+        WrongInput: a study of that name has another key, budget, card or list of values.
     """
     before = records.study(name)
     if before is not None:
@@ -109,6 +114,8 @@ def open_study(
 def _check_same(before: StudyRecord, now: StudyRecord) -> None:
     if before.budget_bytes != now.budget_bytes:
         _refuse(before, "budget", before.budget_bytes / GIB, now.budget_bytes / GIB)
+    if before.card != now.card:
+        _refuse(before, "card", before.card or "none", now.card or "none")
     if before.key == now.key:
         return
     for old, new in ((before.workload, now.workload), (before.environment, now.environment)):

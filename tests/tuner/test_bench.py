@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from tests.tuner.searching import opened_bench as opened
 from tuner import bench as benches
 from tuner import check
 from tuner import device as devices
+from tuner.bench import make_study
+from tuner.cards import find_card
 from tuner.checklist import disk_item
 from tuner.errors import MachineError, NothingFits, WrongInput
 from tuner.host import worker_threads
@@ -24,6 +27,7 @@ from tuner.spec import StudySpec
 from tuner.units import GIB
 
 __all__ = ["bench", "card"]
+AUTOTUNED = {"mode": "max-autotune-no-cudagraphs"}
 
 
 # A bench on the CPU.
@@ -153,3 +157,61 @@ def test_an_emulated_card_is_not_lowered_by_a_small_desktop(on_card: FakeNvml) -
     with opened(device="cuda:0", budget_gb=24) as made:
         assert made.given_bytes > 70 * GIB > made.limits.t_bytes
         assert make_executor(made, StudySpec(device="cuda:0"), {})._t_bytes == made.given_bytes
+
+
+# A card that is named.
+
+
+def test_a_card_in_place_of_a_budget(on_card: FakeNvml) -> None:
+    with opened(device="cuda:0", card="RTX 4090") as made:
+        gives = find_card("rtx4090").gives_bytes
+        assert (made.asked_bytes, made.card) == (24 * GIB, "rtx4090") and made.limits.emulated
+        assert made.limits.limit_bytes == gives - int(0.03 * gives)
+        assert made.target.emulated and made.target.multiprocessors == 128
+        assert any("rtx4090 is emulated" in note and "measured on" in note for note in made.notes)
+        assert make_study(made, "s").card == "rtx4090"
+
+
+def test_a_small_card_is_not_autotuned_for_on_a_large_one(on_card: FakeNvml) -> None:
+    with pytest.raises(WrongInput, match="leave no strategy"), opened(device="cuda:0", card="l4", fix=AUTOTUNED):
+        pass
+    with opened(device="cuda:0", card="rtx4090", fix=AUTOTUNED):
+        pass
+
+
+def test_a_card_that_is_larger_than_the_real_one(on_card: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = dataclasses.replace(devices.list_cards()[0], total_bytes=20 * GIB)
+    monkeypatch.setattr(devices, "list_cards", lambda: [small])
+    said = r"^card: must not be larger than the card here, .* with 20\.00 GiB, not 'l4'"
+    with pytest.raises(WrongInput, match=said), opened(device="cuda:0", card="l4"):
+        pass
+    assert not any(Path().iterdir()), "told before anything was written"
+
+
+def test_the_real_card_is_not_emulated(on_card: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = int(22.2 * GIB)
+    real = dataclasses.replace(devices.list_cards()[0], name="NVIDIA L4", total_bytes=total + GIB)
+    monkeypatch.setattr(devices, "list_cards", lambda: [real])
+    facts = ChildFacts(cuda_total_bytes=total, multiprocessors=58)
+    monkeypatch.setattr(check, "ask_child", lambda *_: HEALTHY.model_copy(update={"facts": facts}))
+    with opened(device="cuda:0", card="l4") as made:
+        assert not made.limits.emulated and not made.target.emulated
+        assert made.limits.limit_bytes == total - int(0.03 * total), "its own total counts"
+        assert any("nothing is emulated" in note for note in made.notes)
+
+
+def test_a_card_of_the_same_size_that_gives_less_says_so(on_card: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = int(22.0 * GIB)
+    real = dataclasses.replace(devices.list_cards()[0], name="NVIDIA L4", total_bytes=total)
+    monkeypatch.setattr(devices, "list_cards", lambda: [real])
+    facts = ChildFacts(cuda_total_bytes=total, multiprocessors=58)
+    monkeypatch.setattr(check, "ask_child", lambda *_: HEALTHY.model_copy(update={"facts": facts}))
+    with opened(device="cuda:0", card="rtx3090") as made:
+        assert made.limits.t_bytes == total
+        assert any("which has less: 22.00 GiB" in note for note in made.notes)
+
+
+def test_a_card_on_a_cpu(bench: Bench) -> None:
+    said = r"^card: stands for a CUDA card: on a CPU give budget_gb, not 'l4'"
+    with pytest.raises(WrongInput, match=said), opened(card="l4"):
+        pass

@@ -80,3 +80,14 @@ def test_on_a_cpu_any_budget_is_clamped() -> None:
 def test_on_a_cpu_the_margin_is_3_percent_however_small() -> None:
     found: Limits = limits(GIB // 4, 8 * GIB, "cpu")
     assert not found.clamped and found.limit_bytes == GIB // 4 - int(0.03 * (GIB // 4))
+
+
+def test_a_named_card_gives_what_it_really_gives() -> None:
+    gives = int(22.03 * GIB)
+    found = limits(24 * GIB, H200, "cuda", gives_bytes=gives)
+    assert found.emulated and (found.budget_bytes, found.t_bytes) == (24 * GIB, gives)
+    assert found.limit_bytes == gives - int(0.03 * gives)
+    # On one of about its size the card's own total is no reason to call it the card itself.
+    near = limits(24 * GIB, CARD_24, "cuda", gives_bytes=gives)
+    assert near.emulated and near.limit_bytes == found.limit_bytes
+    assert limits(24 * GIB, 10 * GIB, "cuda", total_bytes=H200, gives_bytes=gives).t_bytes == 10 * GIB

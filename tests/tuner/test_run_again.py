@@ -68,12 +68,15 @@ def test_the_files_cap_is_kept_on_the_same_card_and_budget() -> None:
         update={"environment": card, "budget_bytes": 24 * GIB, "limit_bytes": 22 * GIB, "cap_bytes": 21 * GIB}
     )
 
-    def outside(plan: ExportedPlan = plan, asked: int = 24 * GIB, **changes: Any) -> int | None:
-        bench = SimpleNamespace(environment=card.model_copy(update=changes), asked_bytes=asked)
+    def outside(
+        plan: ExportedPlan = plan, asked: int = 24 * GIB, named: str | None = None, **changes: Any
+    ) -> int | None:
+        bench = SimpleNamespace(environment=card.model_copy(update=changes), asked_bytes=asked, card=named)
         return outside_bytes(plan, bench)  # type: ignore[arg-type]
 
     assert outside() == GIB
-    assert outside(asked=16 * GIB) is None
+    assert outside(asked=16 * GIB) is None and outside(named="l4") is None
+    assert outside(plan.model_copy(update={"card": "l4"}), named="l4") == GIB
     assert outside(device_name="D") is None and outside(device_total_bytes=80 * GIB) is None
     assert outside(plan.model_copy(update={"cap_bytes": None})) is None
 
@@ -230,6 +233,23 @@ def test_a_smaller_budget_is_the_runs_own(bench: Bench) -> None:
     assert record.outcome is Outcome.OOM and compare(plan, record).exit_code is ExitCode.DOES_NOT_HOLD
     kept = best(recorded(plan.study), plan.limit_bytes)
     assert kept is not None and kept.strategy == plan.strategy, "under the study's own limit nothing was refuted"
+
+
+@pytest.mark.parametrize(
+    ("planned", "flags", "asked"),
+    [
+        (None, {}, {"budget_gb": 24.0}),
+        ("l4", {}, {"card": "l4"}),
+        ("l4", {"budget_gb": 16}, {"budget_gb": 16}),
+        (None, {"card": "t4"}, {"card": "t4"}),
+    ],
+)
+def test_a_run_is_for_the_files_card_or_budget_unless_said(
+    planned: str | None, flags: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    plan = plan_of().model_copy(update={"budget_bytes": 24 * GIB, "card": planned})
+    given = run_again._asked(plan, flags)
+    assert {name: given[name] for name in ("budget_gb", "card") if given.get(name) is not None} == asked
 
 
 def test_a_signal_ends_it(bench: Bench) -> None:

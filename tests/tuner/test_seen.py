@@ -21,6 +21,14 @@ def test_a_budget_below_the_card_is_emulated() -> None:
     assert not is_emulated(on_cpu)
 
 
+def test_a_card_is_emulated_by_every_other() -> None:
+    near = {"device_name": "NVIDIA GeForce RTX 3090", "device_total_bytes": int(23.6 * GIB)}
+    environment = ENVIRONMENT.model_copy(update=near)
+    assert not is_emulated(study_of(environment=environment)), "24 GiB on a card of 23.6 is that card"
+    assert not is_emulated(study_of(environment=environment, card="rtx3090"))
+    assert is_emulated(study_of(environment=environment, card="rtx4090"))
+
+
 def test_the_flag_is_that_of_the_study() -> None:
     there = record_of(study="whole", flags=(Flag.NOISY,), limit_bytes=77 * GIB)
     assert as_seen(study_of(), there).flags == (Flag.NOISY, Flag.EMULATED)

@@ -312,3 +312,25 @@ def test_filters_that_cannot_be(fields: dict[str, Any], says: str) -> None:
 def test_workers_inherit_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNER_TEST_ANY", "1")
     assert inherited_environment()["TUNER_TEST_ANY"] == "1"
+
+
+def test_a_card_excludes_a_budget(tmp_path: Path) -> None:
+    assert read_spec(None, {"card": "A100 40"}).card == "a100-40"
+    with pytest.raises(WrongInput, match=r"^card: is not given beside budget_gb"):
+        read_spec(None, {"card": "l4", "budget_gb": 24})
+    with pytest.raises(WrongInput, match=r"^card: must be one of"):
+        read_spec(None, {"card": "l5"})
+
+
+def test_a_flag_wins_over_the_files_budget_or_card(tmp_path: Path) -> None:
+    path = tmp_path / "spec.yaml"
+    path.write_text("budget_gb: 24\n")
+    found = read_spec(path, {"card": "l4"})
+    assert (found.card, found.budget_gb) == ("l4", None)
+    path.write_text("card: l4\n")
+    found = read_spec(path, {"budget_gb": 24})
+    assert (found.card, found.budget_gb) == (None, 24)
+    assert read_spec(path, {}).card == "l4"
+    path.write_text("card: l4\nbudget_gb: 24\n")
+    with pytest.raises(WrongInput, match="is not given beside budget_gb"):
+        read_spec(path, {})

@@ -296,6 +296,13 @@ def test_a_study_that_is_not_ours_is_refused(storage: Storage) -> None:
 def test_default_names_tell_key_budget_and_knobs() -> None:
     name = default_name(study_of(key="0123456789abcdef"), CUDA)
     assert name.startswith("01234567-24gib-") and name != default_name(study_of(key="0123456789abcdef"), CUDA_8)
+    assert default_name(study_of(key="0123456789abcdef", card="l4"), CUDA).startswith("01234567-l4-")
+
+
+def test_a_card_is_another_study_than_its_size(storage: Storage) -> None:
+    opened(storage)
+    with pytest.raises(WrongInput, match=r"'s' was made with card none, not 'l4' \(give another --study"):
+        opened(storage, study_record=study_of(card="l4"))
 
 
 def test_a_new_study_begins_with_the_records_that_decide(storage: Storage, records: Records) -> None:

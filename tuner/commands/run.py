@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument("plan", metavar="FILE", type=Path, help="what `tuner export` wrote")
     parser.add_argument("--budget-gb", metavar="GIB", help="instead of the file's")
+    parser.add_argument("--card", metavar="NAME", help="a card instead of the file's budget, as rtx4090")
     parser.add_argument("--device", metavar="D", help="cuda, cuda:N or cpu; what the file was measured on unless said")
     parser.add_argument(
         "--shared-card", action="store_true", default=None, help="accept that others compute on the card"

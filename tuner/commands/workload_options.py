@@ -54,6 +54,12 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--budget-gb", metavar="GIB", help="what the card to train on has, in GiB; this device's unless said"
     )
+    group.add_argument(
+        "--card",
+        metavar="NAME",
+        help="instead of --budget-gb: a card to search for, with what it really gives a process: "
+        "rtx4090, rtx3090, a10, a10g, l4, t4, a100-40, rtx5090, l40s",
+    )
     group.add_argument("--device", metavar="D", help="cuda, cuda:N or cpu; the first card unless said")
     group.add_argument(
         "--shared-card",
