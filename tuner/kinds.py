@@ -38,7 +38,7 @@ class Flag(StrEnum):
     TIGHT = "tight"
     """The allocator had to flush and retry in `steady`."""
     NOISY = "noisy"
-    """Step times never levelled."""
+    """Step times never levelled, or their median is not known within 1 %."""
     NO_EFFECT = "no_effect"
     """A knob changed nothing; the detail names it."""
     EMULATED = "emulated"

@@ -36,6 +36,32 @@ class CardProcess:
     """A desktop's process, one that also computes included."""
 
 
+_CLOCK_REASONS = {
+    0x04: "sw_power_cap",
+    0x08: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""NVML's bits (nvml.h, nvmlClocksEventReasons). Left out: idle, and clocks that somebody has set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockState:
+    """How fast a card runs at this moment, and why no faster. None and missing: this card or driver does not tell."""
+
+    sm_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    """Of the last second, as the driver averages it."""
+    reasons: tuple[str, ...]
+    violation_ns: dict[str, int]
+    """Nanoseconds since the driver was loaded for which power, or heat, held the clocks down."""
+
+
 def list_cards() -> list[NvmlCard]:
     """Return the cards of this machine, in NVML's order; none where there is no driver.
 
@@ -69,6 +95,36 @@ class Card:
         """Return what processes hold of the card: `used_bytes` without the driver's own share."""
         with _said():
             return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle, version=self._nvml.nvmlMemory_v2).used)
+
+    def clocks(self) -> ClockState:
+        """Return clock, temperature, power and what holds the clock down."""
+        nvml, handle = self._nvml, self._handle
+        power_mw = self._told("nvmlDeviceGetPowerUsage", handle)
+        bits = self._told("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if bits is None:  # the name of older packages and drivers
+            bits = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        violations = {
+            name: self._told("nvmlDeviceGetViolationStatus", handle, policy)
+            for name, policy in (
+                ("power_violation", nvml.NVML_PERF_POLICY_POWER),
+                ("thermal_violation", nvml.NVML_PERF_POLICY_THERMAL),
+            )
+        }
+        return ClockState(
+            sm_mhz=self._told("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
+            temperature_c=self._told("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+            power_w=None if power_mw is None else power_mw / 1000,
+            reasons=tuple(name for bit, name in _CLOCK_REASONS.items() if (bits or 0) & bit),
+            violation_ns={name: int(v.violationTime) for name, v in violations.items() if v is not None},
+        )
+
+    def _told(self, function: str, *arguments: Any) -> Any:
+        """Return what NVML answers; None: this package, driver or card does not know the question."""
+        ask = getattr(self._nvml, function, None)
+        try:
+            return None if ask is None else ask(*arguments)
+        except self._nvml.NVMLError:
+            return None
 
     def processes(self) -> list[CardProcess]:
         """Return who is on the card, each once."""

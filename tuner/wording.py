@@ -33,7 +33,7 @@ _KINDS: dict[Kind, str] = {
 }
 _FLAGS: dict[Flag, str] = {
     Flag.TIGHT: "the allocator had to flush and retry while training: there is no room to spare",
-    Flag.NOISY: "step times never levelled, so the throughput is less certain",
+    Flag.NOISY: "step times never levelled, or their median is not known to 1 %: the throughput is less certain",
     Flag.NO_EFFECT: "a knob changed nothing, and its detail names which",
     Flag.EMULATED: "a smaller card was emulated under a cap",
     Flag.UNCHECKED: "loss and gradients were not compared: no eager reference ran, or dropout was on",

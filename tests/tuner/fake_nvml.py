@@ -27,6 +27,15 @@ class FakeNvml:
     graphics: list[Entry] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     broken: bool = False
+    mhz: int = 1980
+    celsius: int = 35
+    milliwatts: int = 120_000
+    reasons: int = 0x1
+    """Bits of clocks event reasons; idle."""
+    violations: dict[int, int] = field(default_factory=lambda: {0: 5_000_000_000, 1: 0})
+    """Nanoseconds by policy: power, heat."""
+    unknown: set[str] = field(default_factory=set)
+    """Functions that this card does not support."""
 
     def module(self) -> types.ModuleType:
         module = types.ModuleType("pynvml")
@@ -47,10 +56,30 @@ class FakeNvml:
             "nvmlDeviceGetComputeRunningProcesses": lambda handle: list(self.compute),
             "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: list(self.graphics),
             "nvmlSystemGetProcessName": self._name,
+            "NVML_CLOCK_SM": 1,
+            "NVML_TEMPERATURE_GPU": 0,
+            "NVML_PERF_POLICY_POWER": 0,
+            "NVML_PERF_POLICY_THERMAL": 1,
+            "nvmlDeviceGetClockInfo": self._question("clock", lambda kind: {1: self.mhz}[kind]),
+            "nvmlDeviceGetTemperature": self._question("temperature", lambda sensor: {0: self.celsius}[sensor]),
+            "nvmlDeviceGetPowerUsage": self._question("power", lambda: self.milliwatts),
+            "nvmlDeviceGetCurrentClocksEventReasons": self._question("event reasons", lambda: self.reasons),
+            "nvmlDeviceGetCurrentClocksThrottleReasons": self._question("throttle reasons", lambda: self.reasons),
+            "nvmlDeviceGetViolationStatus": self._question(
+                "violations", lambda policy: types.SimpleNamespace(violationTime=self.violations[policy])
+            ),
         }
         module.__dict__.update(functions)
         self._error = error
         return module
+
+    def _question(self, name: str, answer: Any) -> Any:
+        def ask(handle: object, *arguments: Any) -> Any:
+            if name in self.unknown:
+                raise self._error("Not Supported")
+            return answer(*arguments)
+
+        return ask
 
     def _by_uuid(self, uuid: str) -> tuple[str, int]:
         if uuid != UUID:

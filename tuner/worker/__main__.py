@@ -70,7 +70,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         trial_uuid=request.trial_uuid,
         phases=tuple(m.phases),
         throughput=None if failure else m.throughput,
-        compile=m.health.report(m.compile_seconds) if m.health else CompileReport(),
+        compile=_compile_report(m),
         parity=m.parity,
         micro_batch=applied.micro_batch if applied else 1,
         accumulation=applied.accumulation if applied else 1,
@@ -88,6 +88,16 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         detector_seconds=m.detector_seconds,
         failure=failure,
     )
+
+
+def _compile_report(m: Measurement) -> CompileReport:
+    from tuner.worker.compile_time import compile_parts
+
+    if m.health is None or not m.compiles:
+        return CompileReport()
+    with m.detecting("compile_parts"):
+        parts = compile_parts()
+    return m.health.report(m.compile_seconds).model_copy(update={"parts": parts})
 
 
 def _layers(m: Measurement) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable
@@ -14,8 +13,9 @@ from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
 from tuner.kinds import FailureClass, Flag, Kind, Phase
-from tuner.measured import Parity, PhaseRecord, Throughput
+from tuner.measured import Parity, PhaseRecord
 from tuner.protocol import Event
+from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
 from tuner.worker.health import CompileHealth
@@ -25,14 +25,8 @@ from tuner.worker.memory import Memory, set_cap
 from tuner.worker.parity import ParityProbe
 from tuner.worker.settle import AT_MOST, QUIET, Observed, until_settled
 from tuner.worker.steps import Observer, Steps
+from tuner.worker.window import Timed, first_steps, measure_window
 
-NOISY_FACTOR = 2
-"""How much longer the steady phase lasts where step times never levelled."""
-NOISY_SECONDS = 15.0
-"""A steady phase of this length is not made longer for it."""
-LONGEST_SECONDS = 120.0
-"""A steady phase that would last longer has fewer steps, `FEWEST_STEPS` at least."""
-FEWEST_STEPS = 2
 FP16_RETRIES = 16
 """A scale of 2**16 is halved at each overflow; past 2**0 the gradients themselves are infinite."""
 
@@ -48,6 +42,7 @@ class Trial:
         self.memory = Memory(self.device)
         self.model: nn.Module
         self.steps: Steps
+        self.clocks: WindowClocks | None = None
         self._slow_seconds: list[float] = []
         """Of all steps before `steady`: what they took beyond a steady step is the price of compiling."""
 
@@ -105,6 +100,8 @@ class Trial:
         """Put the model on the device, and the strategy on the model."""
         import_libraries(self.request.workload)
         self.enter(Phase.LOAD)
+        with self.m.detecting("clocks"):  # NVML starts here, and not in a window
+            self.clocks = open_clocks(self.request.device_uuid, self.m.notes)
         request, strategy = self.request, self.request.strategy
         if request.cap_bytes is not None:
             set_cap(request.cap_bytes, self.device)
@@ -199,41 +196,30 @@ class Trial:
             raise NotWhatItSays(FailureClass.COMPILE_NOT_APPLIED, kind, fault)
 
     def steady(self) -> None:
-        """The timed window: no synchronisation but one at the end, no detector, no recompile."""
+        """The timed windows: no synchronisation but one at the end of each, no detector, no recompile."""
         steps = self._steady_steps(Flag.NOISY in self.m.flags)
         self._note_fewer(steps)
         self.enter(Phase.STEADY)
-        with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
-            seconds, tokens, loss = self.steps.window(steps, self._at_step)
-        _check_finite("loss", loss, f"step {steps} of steady")
-        median = statistics.median(seconds)
-        self.m.throughput = Throughput(
-            tokens_per_s=tokens / sum(seconds),
-            step_seconds=median,
-            step_seconds_p10=_quantile(seconds, 0.1),
-            step_seconds_p90=_quantile(seconds, 0.9),
-            steps=steps,
-            tokens_per_step=tokens / steps,
-        )
+        found = measure_window(self._window, steps, self.clocks, self.m)
+        _check_finite("loss", found.timed.loss, f"step {self.m.step} of steady")
+        self.m.throughput = found.throughput()
         if self.m.compiles:
+            median = self.m.throughput.step_seconds
             self.m.compile_seconds = max(0.0, sum(s - median for s in self._slow_seconds))
+
+    def _window(self, count: int) -> Timed:
+        before = self.m.step or 0
+        with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
+            seconds, tokens, loss = self.steps.window(count, lambda number: self._at_step(before + number))
+        work = tuple(self.steps.batches.step(index).positions for index in range(len(seconds)))
+        return Timed(tuple(seconds), work, tokens, loss)
 
     def _at_step(self, number: int) -> None:
         self.m.step = number
 
     def _steady_steps(self, noisy: bool) -> int:
-        """Return how many steps make the steady phase as long as it has to be, and no longer than it may."""
-        typical = max(statistics.median(self._slow_seconds[-QUIET:]), 1e-4)
-        request = self.request
-        steps = max(
-            request.steady_steps,
-            math.ceil(request.steady_micro_batches / self.applied.accumulation),
-            math.ceil(request.steady_seconds / typical),
-        )
-        if noisy:
-            # More steps tell more, but only so far as they are cheap.
-            steps = max(steps, min(steps * NOISY_FACTOR, math.ceil(NOISY_SECONDS / typical)))
-        return min(steps, max(FEWEST_STEPS, int(LONGEST_SECONDS / typical)))
+        typical = statistics.median(self._slow_seconds[-QUIET:])
+        return first_steps(self.request, typical, self.applied.accumulation, noisy)
 
     def _note_fewer(self, steps: int) -> None:
         if steps < self.request.steady_steps:
@@ -260,8 +246,3 @@ def _check_finite(name: str, value: float, where: str) -> None:
     # 1e308 stands for "not finite" in a `Parity`.
     if not abs(value) < 1e300:
         raise NotWhatItSays(FailureClass.WRONG_RESULT, Kind.NAN, f"the {name} of {where} is not a finite number")
-
-
-def _quantile(values: list[float], fraction: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, round(fraction * (len(ordered) - 1)))]
