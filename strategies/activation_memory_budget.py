@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from strategies.knob import COMPILE_OFF, Build, Conflict, Knob, Stage, Strategy, Target, Value, impossible, pointless
 
 SMALLEST_WITH_DROPOUT = 0.5
 """Below about 0.45 random masks are drawn anew in the recomputation (pytorch #190717); 0.4 failed, 0.5 passed."""
+ROUNDING = 1e-6
+"""Of the shares of memory that torch computes in GB."""
 SMALLEST_WHOLE = 0.2
 """Below this, in whole scope, the backward recomputes the forward at once."""
 
@@ -42,6 +45,19 @@ class ActivationMemoryBudget(Knob):
                 "the backward recomputes the whole forward at once"
             )
         return _beside_checkpointing(str(strategy["checkpointing"]), str(strategy["scope"]))
+
+    def equivalent(self, strategy: Strategy, facts: Mapping[str, Any]) -> tuple[Value, ...]:
+        """Return the values with which torch's partitioner comes to the same plan in every region."""
+        plan = facts.get("plan") or {}
+        regions = plan.get("regions", ())
+        # Old plans do not say what else comes to the same; and a region from the cache is missing.
+        if not plan.get("complete") or not regions or not all("same_above" in region for region in regions):
+            return ()
+        above = max(region["same_above"] for region in regions) + ROUNDING
+        up_to = min(region["same_up_to"] for region in regions)
+        unchanged = all(region["unchanged"] for region in regions)
+        same = (v for v in self.values if v != strategy[self.name])
+        return tuple(v for v in same if (unchanged if v == self.baseline else above < float(v) <= up_to))
 
     def apply(self, build: Build, value: Value) -> None:
         """Set torch's config, also to 1: another value may be left from before.

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from strategies.knob import COMPILE_OFF, Build, Knob, Stage, Strategy, Value
+from strategies.ruled_out import RuledOut
+from strategies.spelling import spell
+
+BREAKS_ENOUGH = 2
+"""Strategies of one scope that ended in a graph break; where a model breaks hangs on hardly anything else."""
 
 
 class Fullgraph(Knob):
@@ -26,6 +31,17 @@ class Fullgraph(Knob):
         if not self.active(strategy) or facts.get("graph_breaks") != 0:
             return ()
         return (not strategy[self.name],)
+
+    def rules_out(self, strategy: Strategy, facts: Mapping[str, Any]) -> RuledOut | None:
+        """Where a graph breaks in one scope, and again, it will break."""
+        if facts.get("outcome") != "graph_break" or not strategy[self.name]:
+            return None
+        scope = strategy["scope"]
+        return RuledOut(
+            where=((self.name, (True,)), ("scope", (scope,))),
+            reason=f"{self.name}={spell(True)} is not tried any more with scope={scope}: {BREAKS_ENOUGH} trials broke the graph",
+            trials=BREAKS_ENOUGH,
+        )
 
     def apply(self, build: Build, value: Value) -> None:
         """Pass the argument on."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Protocol
 
-Value = str | int | float | bool
+from strategies.ruled_out import RuledOut, Value
+
 Strategy = Mapping[str, Value]
 """One value for each knob, by the knob's name."""
 
@@ -157,9 +158,17 @@ class Knob(ABC):
     def equivalent(self, strategy: Strategy, facts: Mapping[str, Any]) -> tuple[Value, ...]:
         """After a trial `ok`: the other values of this knob known to give the same.
 
-        `facts` has at least `graph_breaks` (int), `graphs` (int), `flags` (list of str).
+        `facts` has `outcome` (str), `graph_breaks` (int), `graphs` (int), `flags` (list of str),
+        `no_effect` (names of knobs that changed nothing) and `plan` (the partitioner's, or None).
         """
         return ()
+
+    def rules_out(self, strategy: Strategy, facts: Mapping[str, Any]) -> RuledOut | None:
+        """After a trial, whatever came of it: what it speaks against trying on this workload; None: nothing.
+
+        `facts` as for `equivalent`.
+        """
+        return None
 
     @abstractmethod
     def apply(self, build: Build, value: Value) -> None:

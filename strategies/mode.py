@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from strategies.knob import COMPILE_OFF, GRAPH_MODES, Build, Conflict, Knob, Stage, Strategy, Target, Value, pointless
+from strategies.ruled_out import RuledOut
 
 AUTOTUNE_MULTIPROCESSORS = 68
 """Below this torch._inductor.utils.is_big_gpu is False and matrix products are left to ATen."""
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+RECORDED_NONE = 2
+"""Strategies of one scope, with the same kind of sizes, that recorded no graph: then none there does."""
 WITHOUT_AUTOTUNING = {"max-autotune-no-cudagraphs": "default", "max-autotune": "reduce-overhead"}
 
 _SENTENCES = {
@@ -43,6 +47,25 @@ class Mode(Knob):
                 f"back to ATen for matrix products, so {mode} repeats {WITHOUT_AUTOTUNING[mode]}"
             )
         return None
+
+    def equivalent(self, strategy: Strategy, facts: Mapping[str, Any]) -> tuple[Value, ...]:
+        """A graph mode that recorded no graph is the mode without them."""
+        mode = str(strategy[self.name])
+        if mode not in GRAPH_MODES or self.name not in facts.get("no_effect", ()):
+            return ()
+        return (WITHOUT_GRAPHS[mode],)
+
+    def rules_out(self, strategy: Strategy, facts: Mapping[str, Any]) -> RuledOut | None:
+        """What inductor records no graph of is decided by what is compiled, and by whether sizes are symbolic."""
+        if strategy[self.name] not in GRAPH_MODES or self.name not in facts.get("no_effect", ()):
+            return None
+        alike = [(name, (strategy[name],)) for name in ("scope", "dynamic")]
+        with_values = ", ".join(f"{name}={values[0]}" for name, values in alike)
+        return RuledOut(
+            where=((self.name, tuple(sorted(GRAPH_MODES))), *alike),
+            reason=f"modes with CUDA graphs are not tried any more with {with_values}: {RECORDED_NONE} trials recorded none",
+            trials=RECORDED_NONE,
+        )
 
     def apply(self, build: Build, value: Value) -> None:
         """Switch compiling on or off and pass the mode on."""

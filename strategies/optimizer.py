@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from strategies.knob import Build, Conflict, Knob, Stage, Strategy, Target, Value, impossible, pointless
+from strategies.ruled_out import RuledOut
 
 PAGED = "adamw-8bit-paged"
 
@@ -35,6 +37,14 @@ class Optimizer(Knob):
         if value != self.baseline and target.adapter != "full":
             return pointless(f"under {target.adapter} the adapters' optimizer state is too small for 8 bits to matter")
         return None
+
+    def rules_out(self, strategy: Strategy, facts: Mapping[str, Any]) -> RuledOut | None:
+        """Which tensors are large enough for 8 bits is the model's doing: one trial tells it for all."""
+        if self.name not in facts.get("no_effect", ()) or strategy[self.name] == self.baseline:
+            return None
+        packed = tuple(value for value in self.values if value != self.baseline)
+        reason = "the 8-bit optimizers are not tried any more: no tensor of this model is large enough for 8-bit state"
+        return RuledOut(where=((self.name, packed),), reason=reason)
 
     def apply(self, build: Build, value: Value) -> None:
         """Set class and defaults; importing bitsandbytes initialises CUDA, hence only here."""

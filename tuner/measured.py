@@ -97,6 +97,8 @@ class CompileReport(Frozen):
     """Of these, the ones whose calls entered a compiled region."""
     eager_ops: int = 0
     """Matrix products and attentions outside compiled regions in one forward of the chosen modules."""
+    compiled_ops: int | None = None
+    """Those inside, as dynamo's graphs have them; None: it cannot be told."""
     graph_breaks: tuple[GraphBreak, ...] = ()
     recompiles: tuple[str, ...] = ()
     """The guard that failed, for each recompile."""

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from tuner.worker.products import Products
+
 _MARK = "tuner: chosen module "
-_REGION = "Torch-Compiled Region"
+_REGION = "Torch-Compiled Region: "
 _COMPILED_CALL = ("## Call CompiledFxGraph", "CompiledFunction")
 _EAGER_OPS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::scaled_dot_product_attention"})
+_NOT_EAGER = (*_COMPILED_CALL, *_EAGER_OPS)
+"""Above an operation: compiled code, or another one that it is a part of (attention, of two products)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,13 @@ class Coverage:
     """Of the chosen modules, the ones that were called and entered a compiled region in each call."""
     eager_ops: int = 0
     """Matrix products and attentions of the chosen modules that ran outside compiled code."""
+    compiled_ops: int | None = None
+    """Those inside; None: it cannot be told."""
 
 
-def observe(forward: Callable[[], Any], modules: Sequence[nn.Module]) -> tuple[Any, Coverage]:
+def observe(
+    forward: Callable[[], Any], modules: Sequence[nn.Module], products: Products
+) -> tuple[Any, Coverage]:
     """Run one forward under the CPU profiler and return what it returned, and the coverage of `modules`.
 
     dynamo wraps each compiled frame in a region of the profiler; a frame that it skipped, for
@@ -42,9 +50,18 @@ def observe(forward: Callable[[], Any], modules: Sequence[nn.Module]) -> tuple[A
         if event.name.startswith(_MARK):
             entered = any(_of(other, event) for other in events if other.name.startswith(_REGION))
             calls.setdefault(int(event.name.removeprefix(_MARK)), []).append(entered)
-    eager = [e for e in events if e.name in _EAGER_OPS and _under(e, (_MARK,)) and not _under(e, _COMPILED_CALL)]
-    compiled = sum(all(entered) for entered in calls.values())
-    return result, Coverage(chosen=len(modules), compiled=compiled, eager_ops=len(eager))
+    eager = [e for e in events if e.name in _EAGER_OPS and _under(e, (_MARK,)) and not _under(e, _NOT_EAGER)]
+    return result, Coverage(
+        chosen=len(modules),
+        compiled=sum(all(entered) for entered in calls.values()),
+        eager_ops=len(eager),
+        compiled_ops=_inside(events, products) if products.known else None,
+    )
+
+
+def _inside(events: Iterable[Any], products: Products) -> int:
+    regions = [e.name.removeprefix(_REGION) for e in events if e.name.startswith(_REGION) and _under(e, (_MARK,))]
+    return sum(products.by_region.get(region, 0) for region in regions)
 
 
 @contextlib.contextmanager

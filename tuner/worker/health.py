@@ -4,59 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from tuner.measured import CompileReport, GraphBreak
+from tuner.measured import CompileReport
+from tuner.worker.breaks import CUDAGRAPHS, Listener
 from tuner.worker.coverage import Coverage, observe
 from tuner.worker.partition import capture_plans
-
-# "Graph break (user stack suppressed due to duplicate graph break) in user code at": one that was told before.
-_SITE = re.compile(
-    r'(?:from user code at|Graph break (?:\([^)]*\) )?in user code at)\s+(\S+?:\d+)|File "([^"]+)", line (\d+)'
-)
-_REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(?:.+:\n\s*)?(.+)")
-"""Behind a first line that only says that there was one, and ends with a colon."""
-_GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
-_CUDAGRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
-"""Where inductor says, as a warning, why it records no graph of a region."""
-
-
-class _Listener(logging.Handler):
-    """Collects what dynamo says about graph breaks and recompiles; its counters miss data-dependent branches."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.breaks: Counter[tuple[str, str]] = Counter()
-        self._reasons: dict[str, str] = {}
-        self.recompiles: list[str] = []
-        self.limit_hit = False
-        self.graphs_skipped: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if record.name.endswith("__graph_breaks"):
-            site, reason = _break_site(message)
-            # One site is one entry: what dynamo says of it again, and in other words, is the same break.
-            self.breaks[site, reason if site == "?" else self._reasons.setdefault(site, reason)] += 1
-        elif record.name.endswith("__recompiles"):
-            found = _GUARD.search(message)
-            self.recompiles.append(found[1].strip() if found else message.strip().splitlines()[0])
-        elif record.name == _CUDAGRAPHS:
-            self.graphs_skipped += [message.strip().splitlines()[0]] if "skipping cudagraph" in message else []
-        elif "recompile_limit" in message or "cache_size_limit" in message:
-            self.limit_hit = True
-
-
-def _break_site(message: str) -> tuple[str, str]:
-    site = _SITE.search(message)
-    where = "?" if site is None else site[1] or f"{site[2]}:{site[3]}"
-    reason = _REASON.search(message)
-    return where, (reason[1] if reason else message.strip().splitlines()[0])[:300]
+from tuner.worker.products import Products
 
 
 class CompileHealth:
@@ -64,8 +22,9 @@ class CompileHealth:
 
     def __init__(self, enabled: bool, wants_plan: bool) -> None:
         self.enabled = enabled
-        self._listener = _Listener()
+        self._listener = Listener()
         self._plans: list[dict[str, Any]] = []
+        self._products = Products()
         self._coverage = Coverage()
         if enabled:
             self._listen()
@@ -81,12 +40,18 @@ class CompileHealth:
         for name in list(logging.Logger.manager.loggerDict):
             if name.startswith("torch._dynamo") and name.endswith(("__graph_breaks", "__recompiles", "convert_frame")):
                 logging.getLogger(name).addHandler(self._listener)
-        logging.getLogger(_CUDAGRAPHS).addHandler(self._listener)
+        logging.getLogger(CUDAGRAPHS).addHandler(self._listener)
+        self._products.listen()
 
     def close(self) -> None:
         """Listen no more."""
         for name in list(logging.Logger.manager.loggerDict):
             logging.getLogger(name).removeHandler(self._listener)
+        self._products.close()
+
+    def step_ended(self) -> None:
+        """One more optimizer step has ended."""
+        self._listener.steps_ended += 1
 
     def activity(self) -> tuple[int, int]:
         """Return how much was compiled and recorded so far; it stands still once a strategy has settled."""
@@ -112,7 +77,7 @@ class CompileHealth:
         """Run one forward and note which of `modules` ran compiled code (`coverage.observe`)."""
         if not self.enabled:
             return forward()
-        result, self._coverage = observe(forward, modules)
+        result, self._coverage = observe(forward, modules, self._products)
         return result
 
     def report(self, compile_seconds: float) -> CompileReport:
@@ -121,19 +86,24 @@ class CompileHealth:
             return CompileReport()
         from torch._dynamo.utils import counters
 
-        breaks = tuple(GraphBreak(site=s, reason=r, count=n) for (s, r), n in self._listener.breaks.most_common())
         return CompileReport(
             graphs=int(counters["stats"]["unique_graphs"]),
             chosen_modules=self._coverage.chosen,
             compiled_modules=self._coverage.compiled,
             eager_ops=self._coverage.eager_ops,
-            graph_breaks=breaks,
+            compiled_ops=self._coverage.compiled_ops,
+            graph_breaks=self._listener.graph_breaks(),
             recompiles=tuple(self._listener.recompiles),
-            recompile_limit_hit=self._listener.limit_hit,
+            recompile_limit_hit=self._listener.limit_step is not None,
+            recompile_limit_step=self._listener.limit_step,
             compile_seconds=compile_seconds,
             cudagraph_skips=int(counters["inductor"]["cudagraph_skips"]),
-            plan={"regions": self._plans} if self._plans else None,
+            plan=self._plan(complete=not counters["aot_autograd"]["autograd_cache_hit"]),
         )
+
+    def _plan(self, complete: bool) -> dict[str, Any] | None:
+        # A region that came from the cache was not partitioned here, and is missing among them.
+        return {"regions": self._plans, "complete": complete} if self._plans else None
 
 
 def _recorded_graphs() -> int:

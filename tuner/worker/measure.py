@@ -237,6 +237,7 @@ class Trial:
         self, batch: StepBatch, before_update: Callable[[], None] | None = None, observe: Observer | None = None
     ) -> tuple[float, float]:
         loss, seconds = self.steps.timed(batch, before_update, observe)
+        self._health().step_ended()
         self.m.step = (self.m.step or 0) + 1
         self.m.emit(Event(time=time.time(), event="step", phase=self.m.phase, step=self.m.step, seconds=seconds))
         return loss, seconds
