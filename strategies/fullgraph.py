@@ -39,7 +39,8 @@ class Fullgraph(Knob):
         scope = strategy["scope"]
         return RuledOut(
             where=((self.name, (True,)), ("scope", (scope,))),
-            reason=f"{self.name}={spell(True)} is not tried any more with scope={scope}: {BREAKS_ENOUGH} trials broke the graph",
+            reason=f"{self.name}={spell(True)} is not tried any more with scope={scope}: "
+            f"{BREAKS_ENOUGH} trials ended in a graph break",
             trials=BREAKS_ENOUGH,
         )
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Protocol
 
-from strategies.ruled_out import RuledOut, Value
+from strategies.ruled_out import RuledOut
 
+Value = str | int | float | bool
 Strategy = Mapping[str, Value]
 """One value for each knob, by the knob's name."""
 

@@ -63,7 +63,8 @@ class Mode(Knob):
         with_values = ", ".join(f"{name}={values[0]}" for name, values in alike)
         return RuledOut(
             where=((self.name, tuple(sorted(GRAPH_MODES))), *alike),
-            reason=f"modes with CUDA graphs are not tried any more with {with_values}: {RECORDED_NONE} trials recorded none",
+            reason=f"modes with CUDA graphs are not tried any more with {with_values}: "
+            f"{RECORDED_NONE} trials recorded none",
             trials=RECORDED_NONE,
         )
 

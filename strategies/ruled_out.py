@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Value = str | int | float | bool
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuledOut:
@@ -14,7 +12,7 @@ class RuledOut:
     Equal findings are counted as one: it holds once so many different strategies have shown it.
     """
 
-    where: tuple[tuple[str, tuple[Value, ...]], ...]
+    where: tuple[tuple[str, tuple[str | int | float | bool, ...]], ...]
     """Knob and values, as ``("optimizer", ("adamw-8bit",))``."""
     reason: str
     """One sentence for a person."""

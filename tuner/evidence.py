@@ -34,6 +34,12 @@ _NOT_MEMORY = re.compile(
 """What is refused besides memory, in the same words: a library that cannot be loaded, a port."""
 
 
+MOSTLY = 0.5
+"""Of the matrix products and attentions of the chosen modules in one forward, the share that may run eager."""
+HEAD = 1
+"""The model's last product, which is compiled in the scope of a whole model whose layers are not."""
+
+
 def memory_complaint(text: str) -> str | None:
     """Return the last line of `text` in which an allocator complains; None: there is none.
 
@@ -118,18 +124,42 @@ def phase_device_bytes(attempt: Attempt, record: PhaseRecord) -> int | None:
     return max(0, own - (attempt.request.base_line_bytes or 0))
 
 
-def compile_fault(report: CompileReport) -> str | None:
-    """Return one sentence that says what was not compiled though it was asked for; None: all was."""
+def compile_fault(report: CompileReport, *, routed: bool = False) -> str | None:
+    """Return one sentence that says what was not compiled though it was asked for; None: all was.
+
+    Args:
+        routed: the model is a mixture of experts, whose experts may run one by one.
+    """
     if report.graphs == 0:
         return "compile was asked for, and no graph was produced"
     if report.compiled_modules < report.chosen_modules:
-        return f"compiled {report.compiled_modules} of {report.chosen_modules} chosen modules, the rest ran eager"
+        after = f" after the recompile limit was hit{_at_step(report)}" if report.recompile_limit_hit else ""
+        count = f"compiled {report.compiled_modules} of {report.chosen_modules} chosen modules"
+        return f"{count}, the rest ran eager{after}"
     if report.recompile_limit_hit:
-        return "the recompile limit was hit, and calls past it ran eager"
+        return f"the recompile limit was hit{_at_step(report)}, and calls past it ran eager"
     if report.eager_ops and not report.graph_breaks:
         # dynamo skipped a frame and said nothing: half a model may be eager behind one compiled call.
         return f"{report.eager_ops} matrix products or attentions ran outside what is compiled, without a graph break"
-    return None
+    return _mostly_eager(report, routed)
+
+
+def _mostly_eager(report: CompileReport, routed: bool) -> str | None:
+    """With graph breaks it is no fault that something runs eager; that most of the work does, is.
+
+    Of a mixture of experts only that nothing but the head is compiled: a loop over experts breaks
+    the graph, and with all else compiled most products, one expert's each, are still eager.
+    """
+    if not report.eager_ops or report.compiled_ops is None:
+        return None
+    products = report.eager_ops + report.compiled_ops
+    if report.compiled_ops > HEAD if routed else report.eager_ops <= MOSTLY * products:
+        return None
+    return f"{report.eager_ops} of {products} matrix products and attentions ran eager, between graph breaks"
+
+
+def _at_step(report: CompileReport) -> str:
+    return "" if report.recompile_limit_step is None else f" at step {report.recompile_limit_step + 1}"
 
 
 def flags_of(attempt: Attempt) -> tuple[Flag, ...]:

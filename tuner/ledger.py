@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from strategies.knob import Value
 from strategies.recipes import REFERENCES, complete, recipes
-from strategies.registry import KNOBS
+from tuner.exclusions import Exclusions
 from tuner.kinds import Phase
 from tuner.measured import Parity
 from tuner.outcome import Outcome
@@ -25,7 +25,7 @@ class Ledger:
 
     Args:
         records: in the order in which they were written; taken as the study sees them.
-        equivalent: is told each fingerprint that is known to give the same as one that ran.
+        equivalent: is told each fingerprint that needs no trial: it gives the same as one that ran, or is ruled out.
         eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
         space: what may be proposed; None: nothing is, by a `run`.
         deadlines: seconds by phase of what is launched now; None: as those that timed out had.
@@ -45,7 +45,7 @@ class Ledger:
         self.records: list[TrialRecord] = []
         self.timing = Timing()
         self._deadlines = deadlines
-        self._equivalent = equivalent
+        self._exclusions = Exclusions(equivalent, space)
         self._standing: dict[str, TrialRecord] = {}
         self._launches: dict[str, list[TrialRecord]] = {}
         self._best: TrialRecord | None = None
@@ -62,7 +62,11 @@ class Ledger:
         same = self._launches.setdefault(record.fingerprint, [])
         same.append(record)
         self._standing |= standing(same, self.study.limit_bytes, self._deadlines)
-        self._know_equivalents(record)
+        self._exclusions.add(record)
+
+    def news(self) -> list[str]:
+        """Return what was ruled out since the last call, in sentences for a person."""
+        return self._exclusions.news()
 
     def standing(self, strategy: dict[str, Value]) -> TrialRecord | None:
         """Return the record that stands for a strategy under the study's limit; None: not known."""
@@ -129,18 +133,3 @@ class Ledger:
         # One at the largest micro-batch begins with a reference.
         named = [r for r in recipes(self.study.workload.adapter) if not r.largest_micro_batch]
         return [canonical(complete(recipe.strategy)) for recipe in named]
-
-    def _know_equivalents(self, record: TrialRecord) -> None:
-        """What gives the same as a trial that ran needs no trial of its own."""
-        if record.outcome is not Outcome.OK or record.result is None:
-            return
-        report = record.result.compile
-        facts = {
-            "graph_breaks": sum(b.count for b in report.graph_breaks),
-            "graphs": report.graphs,
-            "flags": [flag.value for flag in record.flags],
-        }
-        strategy = canonical(record.strategy)
-        for knob in KNOBS:
-            for value in knob.equivalent(strategy, facts) if knob.active(strategy) else ():
-                self._equivalent(fingerprint(canonical({**strategy, knob.name: value})))

@@ -204,7 +204,7 @@ def _not_compiled(attempt: Attempt) -> Verdict | None:
     if attempt.result is None or attempt.request.strategy.get("mode", COMPILE_OFF) == COMPILE_OFF:
         return None
     report = attempt.result.compile
-    detail = evidence.compile_fault(report)
+    detail = evidence.compile_fault(report, routed=attempt.request.workload.is_moe)
     if detail is None:
         return None
     kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None

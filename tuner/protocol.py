@@ -113,6 +113,8 @@ class TrialResult(Frozen):
     """What was put on the model, in sentences (`Applied.done`)."""
     notes: tuple[str, ...] = ()
     flags: tuple[Flag, ...] = ()
+    no_effect: dict[str, str] = Field(default_factory=dict)
+    """Knobs that changed nothing, each with one sentence of evidence."""
     versions: dict[str, str] = Field(default_factory=dict)
     threads: int | None = None
     settle_steps: int = 0

@@ -85,6 +85,7 @@ class Search:
             MachineError: the device is not clean, again and again, or the database stays locked.
             WrongInput: the user's own code raised.
         """
+        self._tell_news()
         self.chooser.end = self.ledger.nothing_fits()
         for choose in (self.chooser.next, self.chooser.undecided, self.chooser.proof):
             self._loop(choose)
@@ -143,6 +144,10 @@ class Search:
                 flying.phase = phase
                 self.listener.phase(phase)
 
+    def _tell_news(self) -> None:
+        for sentence in self.ledger.news():
+            self.listener.message(sentence)
+
     def _cancel_all(self) -> None:
         for handle in self._in_flight:
             self.executor.cancel(handle)
@@ -176,6 +181,7 @@ class Search:
         self.ledger.add(record)
         self.requests.learn([record])
         self.listener.trial_finished(record, self.ledger.best(), self.chooser.seconds_left())
+        self._tell_news()
         self._look(record, flying.proposal)
 
     def _look(self, record: TrialRecord, proposal: Proposal) -> None:

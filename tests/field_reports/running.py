@@ -45,12 +45,18 @@ class Ran:
         return classify(self.attempt.model_copy(update={"tail": tail}), reference=reference)
 
 
-def run(workload: Workload, **strategy: Any) -> Ran:
-    """Run a trial; what it raises becomes its failure, as in the worker's `main`."""
+def run(workload: Workload, steady_steps: int | None = None, **strategy: Any) -> Ran:
+    """Run a trial; what it raises becomes its failure, as in the worker's `main`.
+
+    Args:
+        steady_steps: at least so many; where lengths vary, settle meets as many batches before.
+    """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     events: list[Event] = []
     made = measurement(workload, events, **{"micro_batch": 8} | strategy)
+    if steady_steps is not None:
+        made.request = made.request.model_copy(update={"steady_steps": steady_steps})
     trial, failure, started = Trial(made), None, time.time()
     try:
         trial.run()

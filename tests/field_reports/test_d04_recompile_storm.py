@@ -16,14 +16,30 @@ pytestmark = pytest.mark.usefixtures("quick_compile")
 def ran(dynamic: str, fullgraph: bool = False) -> Ran:
     lengths = Lengths(kind="list", max=max(SCHEDULE), values=SCHEDULE)
     return run(
-        users("plain", lengths=lengths, batch_size=1), **LAYER, micro_batch=1, dynamic=dynamic, fullgraph=fullgraph
+        users("plain", lengths=lengths, batch_size=1),
+        steady_steps=20,
+        **LAYER,
+        micro_batch=1,
+        dynamic=dynamic,
+        fullgraph=fullgraph,
     )
+
+
+def ninth_length(found: Ran) -> int:
+    """The step that brings the first length past dynamo's limit of eight graphs, counted from 1."""
+    batches = found.trial.steps.batches
+    steps = [batches.step(0), batches.longest(), *(batches.step(index) for index in range(1, 20))]
+    lengths = [step.tokens for step in steps]
+    return next(count for count in range(1, 20) if len(set(lengths[:count])) == 9)
 
 
 def test_one_graph_a_length_ends_at_the_limit() -> None:
     found = ran("false")
     verdict, report = found.verdict(), found.result.compile
     assert (verdict.outcome, verdict.kind) == (Outcome.COMPILE_NOT_APPLIED, Kind.RECOMPILE_LIMIT)
+    step = report.recompile_limit_step
+    assert step is not None and step + 1 == ninth_length(found)
+    assert f"the recompile limit was hit at step {step + 1}" in verdict.detail and "ran eager" in verdict.detail
     assert len(report.recompiles) >= 7 and all("size mismatch" in guard for guard in report.recompiles)
     assert found.result.throughput is None, "what ran eager in disguise is no data point"
 

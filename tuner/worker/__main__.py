@@ -60,11 +60,10 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
     """Return all that was measured, whether the trial came to its end or not."""
     import torch
 
+    from tuner.worker.effect import no_effect
+
     applied = m.applied
-    effect_flags = [
-        *_effect_flags(m),
-        *([] if failure else _graph_flags(m)),
-    ]  # first: it also notes which knob had none
+    without = no_effect(m, whole=failure is None)
     params = list(applied.model.parameters()) if applied else []
     return TrialResult(
         trial_uuid=request.trial_uuid,
@@ -79,8 +78,9 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         optimizer_state_bytes=_state_bytes(applied.optimizer) if applied else None,
         layers=_layers(m),
         applied=applied.done if applied else (),
-        notes=(*m.notes, *(applied.unapplied if applied else ())),
-        flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *effect_flags])),
+        notes=(*m.notes, *without.values(), *(applied.unapplied if applied else ())),
+        flags=tuple(dict.fromkeys([*m.flags, *_cache_flags(m), *([Flag.NO_EFFECT] if without else [])])),
+        no_effect=without,
         versions=_versions(),
         threads=torch.get_num_threads(),
         settle_steps=m.settle_steps,
@@ -128,29 +128,6 @@ def _cache_flags(m: Measurement) -> list[Flag]:
 
     hits = counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
     return [Flag.WARM if hits else Flag.COLD]
-
-
-def _effect_flags(m: Measurement) -> list[Flag]:
-    """An 8-bit optimizer keeps tensors under 4,096 elements in 32 bits; with none larger it changed nothing."""
-    import torch
-
-    if m.applied is None or not str(m.request.strategy["optimizer"]).startswith("adamw-8bit"):
-        return []
-    state = m.applied.optimizer.state
-    tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
-    if tensors and not any(t.dtype is torch.uint8 for t in tensors):
-        m.notes.append("optimizer: no tensor is large enough for 8-bit state")
-        return [Flag.NO_EFFECT]
-    return []
-
-
-def _graph_flags(m: Measurement) -> list[Flag]:
-    """A mode that records CUDA graphs, and recorded none, was measured as the mode without them."""
-    if m.applied is None or m.health is None or not m.applied.records_graphs or m.health.recorded_graphs():
-        return []
-    why = m.health.skipped_graphs() or "inductor gave no reason"
-    m.notes.append(f"mode: {m.request.strategy['mode']} recorded no CUDA graph ({why})")
-    return [Flag.NO_EFFECT]
 
 
 def _versions() -> dict[str, str]:

@@ -33,9 +33,7 @@ class Coverage:
     """Those inside; None: it cannot be told."""
 
 
-def observe(
-    forward: Callable[[], Any], modules: Sequence[nn.Module], products: Products
-) -> tuple[Any, Coverage]:
+def observe(forward: Callable[[], Any], modules: Sequence[nn.Module], products: Products) -> tuple[Any, Coverage]:
     """Run one forward under the CPU profiler and return what it returned, and the coverage of `modules`.
 
     dynamo wraps each compiled frame in a region of the profiler; a frame that it skipped, for

@@ -101,6 +101,11 @@ class CompileHealth:
             plan=self._plan(complete=not counters["aot_autograd"]["autograd_cache_hit"]),
         )
 
+    def plan_unchanged(self) -> bool:
+        """Does torch save in every region exactly what it saves without an activation memory budget?"""
+        plan = self.report(0.0).plan
+        return plan is not None and plan["complete"] and all(r.get("unchanged") for r in plan["regions"])
+
     def _plan(self, complete: bool) -> dict[str, Any] | None:
         # A region that came from the cache was not partitioned here, and is missing among them.
         return {"regions": self._plans, "complete": complete} if self._plans else None

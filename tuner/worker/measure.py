@@ -188,9 +188,10 @@ class Trial:
             return
         modules = scope_modules(self.model, str(self.request.strategy["scope"]))
         health = self._health()
-        self._timed_step(self.steps.batches.step(0), observe=lambda forward: health.observe(forward, modules))
+        with self.m.detecting("coverage"):
+            self._timed_step(self.steps.batches.step(0), observe=lambda forward: health.observe(forward, modules))
         report = health.report(0.0)
-        fault = compile_fault(report)
+        fault = compile_fault(report, routed=self.request.workload.is_moe)
         if fault is not None:
             kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None
             raise NotWhatItSays(FailureClass.COMPILE_NOT_APPLIED, kind, fault)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-_PRODUCT = re.compile(r"(?:^|[._])(?:linear|matmul|mm|bmm|addmm|baddbmm|einsum|attention|gemv|gemm)(?=$|[._])")
+_PRODUCT = re.compile(r"(?:^|[._])(?:linear|matmul|mm|bmm|addmm|baddbmm|einsum|attention|gemv\w*|gemm\w*)(?=$|\.|__$)")
 """In an operation's name, as ``linear``, ``scaled_dot_product_attention``, ``bitsandbytes.gemv_4bit.default``."""
 
 
@@ -41,7 +41,7 @@ class Products:
         def close() -> None:
             OutputGraph.call_user_compiler = original  # type: ignore[method-assign]
 
-        OutputGraph.call_user_compiler = counted  # type: ignore[method-assign]
+        OutputGraph.call_user_compiler = counted  # type: ignore[method-assign, assignment]
         self.known, self.close = True, close
 
 

@@ -218,10 +218,13 @@ def test_past_the_limit_is_a_fault_even_where_the_last_call_was_compiled(health:
     model.compile(backend="aot_eager", dynamic=False)
     for rows in range(2, 12):
         model(torch.ones(rows, WIDTH))
+        health.step_ended()
     health.observe(lambda: model(torch.ones(2, WIDTH)), [model])
     report = health.report(0.0)
-    assert report.compiled_modules == 1
-    assert compile_fault(report) == "the recompile limit was hit, and calls past it ran eager"
+    assert report.compiled_modules == 1 and report.recompile_limit_step == 8
+    assert compile_fault(report) == "the recompile limit was hit at step 9, and calls past it ran eager"
+    old = report.model_copy(update={"recompile_limit_step": None})
+    assert compile_fault(old) == "the recompile limit was hit, and calls past it ran eager"
 
 
 def test_with_compile_off_it_does_nothing() -> None:
