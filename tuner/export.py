@@ -12,11 +12,13 @@ import yaml
 from strategies.registry import KNOBS
 from tuner import __version__
 from tuner.errors import WrongInput
-from tuner.kinds import Phase
+from tuner.kinds import Flag, Phase
+from tuner.peak_phase import peak_of
 from tuner.plan import ExportedPlan, Measured, load_plan
 from tuner.record import StudyRecord, TrialRecord, best
 from tuner.seen import as_seen, seen
 from tuner.wording import cause, figures, flag_words
+from tuner.workload import Workload
 
 __all__ = ["ExportedPlan", "choose", "exported", "load_plan", "to_yaml", "write"]
 
@@ -58,7 +60,7 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
         made_by=f"compile-tuner {__version__}",
         strategy=record.strategy,
         workload=study.workload,
-        measured=measured(record),
+        measured=measured(record, study.workload),
         proved=record.role == "proof",
         flags=record.flags,
         budget_bytes=study.budget_bytes,
@@ -75,7 +77,7 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
     )
 
 
-def measured(record: TrialRecord) -> Measured:
+def measured(record: TrialRecord, workload: Workload | None = None) -> Measured:
     """Return the figures of a record that was measured to its end."""
     assert record.tokens_per_s is not None
     result = record.result
@@ -90,6 +92,7 @@ def measured(record: TrialRecord) -> Measured:
         peak_reserved_bytes=record.peak_reserved_bytes,
         peak_allocated_bytes=record.peak_allocated_bytes,
         peak_device_bytes_by_phase=phases,
+        peak_phase=peak_of(record, workload),
         compile_seconds=record.compile_seconds,
         micro_batch=result.micro_batch if result else None,
         accumulation=result.accumulation if result else None,
@@ -105,7 +108,12 @@ def to_yaml(plan: ExportedPlan, record: TrialRecord) -> str:
 def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
     """What a person wants to know before the keys: the claim, each knob, each flag, how to use it."""
     proof = "proved in a fresh process under the cap" if plan.proved else "not proved"
-    lines = [f"{plan.workload.describe()}: {figures(record, plan.limit_bytes)}; {proof}.", "", "What it does:"]
+    lines = [f"{plan.workload.describe()}: {figures(record, plan.limit_bytes)}; {proof}."]
+    if plan.measured.peak_phase is not None:
+        lines.append(f"Memory: {plan.measured.peak_phase.words()}.")
+    if plan.card is not None and Flag.EMULATED in plan.flags:
+        lines.append(f"Searched for the card {plan.card}; throughput was measured on {plan.environment.device_name}.")
+    lines += ["", "What it does:"]
     changed = [(k, plan.strategy[k.name]) for k in KNOBS if plan.strategy.get(k.name, k.baseline) != k.baseline]
     lines += [f"  {knob.name}: {knob.explain(value)}" for knob, value in changed]
     if not changed:

@@ -14,9 +14,17 @@ class Listener(Protocol):
     """What a search says, in this order: started, then for each trial its three, then finished."""
 
     def started(
-        self, study: StudyRecord, notes: Sequence[str], target_trials: int | None, time_budget_seconds: float | None
+        self,
+        study: StudyRecord,
+        notes: Sequence[str],
+        target_trials: int | None,
+        time_budget_seconds: float | None,
+        best: TrialRecord | None = None,
     ) -> None:
-        """The study is open. `notes` are lines about what was assumed; None: no such bound."""
+        """The study is open. `notes` are lines about what was assumed; None: no such bound.
+
+        `best` is the best of what was known before.
+        """
 
     def trial_started(self, number: int | str, strategy: Strategy, source: str) -> None:
         """A trial is being launched; `number` is ``proof`` or the like where it has none."""

@@ -12,6 +12,7 @@ from strategies.knob import Target, Value
 from tuner.environment import Environment
 from tuner.errors import WrongInput, nearest
 from tuner.kinds import Flag, Phase
+from tuner.peak_phase import PeakPhase
 from tuner.space import canonical, validate
 from tuner.workload import Frozen, Workload
 
@@ -31,6 +32,8 @@ class Measured(Frozen):
     peak_reserved_bytes: int | None = None
     peak_allocated_bytes: int | None = None
     peak_device_bytes_by_phase: dict[Phase, int] = Field(default_factory=dict)
+    peak_phase: PeakPhase | None = None
+    """Which of them set the peak, by how much above the steady one, and through what."""
     compile_seconds: float | None = None
     micro_batch: int | None = None
     accumulation: int | None = None

@@ -70,11 +70,16 @@ class RichListener(Told):
         self.live = Live(console=console, get_renderable=self.line, refresh_per_second=4, transient=True)
 
     def started(
-        self, study: StudyRecord, notes: Sequence[str], target_trials: int | None, time_budget_seconds: float | None
+        self,
+        study: StudyRecord,
+        notes: Sequence[str],
+        target_trials: int | None,
+        time_budget_seconds: float | None,
+        best: TrialRecord | None = None,
     ) -> None:
         """Print what is searched and begin the live line."""
         self.remember(study)
-        self.target = target_trials
+        self.target, self.best = target_trials, self.best_words(best)
         self.ends_at = None if time_budget_seconds is None else time.monotonic() + time_budget_seconds
         self.console.print(Text(opening(study, target_trials, time_budget_seconds), style="bold"))
         for note in notes:
@@ -99,7 +104,7 @@ class RichListener(Told):
         self.best = self.best_words(best)
         self.ends_at = time.monotonic() + seconds_left
         self.running = ""
-        line = trial_line(record, self.limit_bytes)
+        line = trial_line(record, self.limit_bytes, self.workload)
         self.console.print(Text(line, style=_STYLES.get(record.outcome, "red")))
 
     def message(self, text: str) -> None:

@@ -5,45 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from strategies.knob import COMPILE_OFF, Value
-from strategies.recipes import REFERENCES, complete, recipes
 from tuner.card_words import card_notes
 from tuner.errors import ExitCode
-from tuner.kinds import Flag
+from tuner.memory_table import MemoryColumn, memory_columns
 from tuner.misses import Cause, NearestMiss, causes, nearest_miss
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, feasible, standing
+from tuner.report_lines import Line, compared, line_of
 from tuner.report_words import answer, would_have_to_give
 from tuner.seen import seen
-from tuner.space import describe, fingerprint
 from tuner.verdict import verdict
-from tuner.wording import cause, flag_words, headroom_bytes
+from tuner.wording import flag_words
 from tuner.workload import Frozen
 
 RUNNERS_UP = 3
-
-
-class Line(Frozen):
-    """One strategy in the report."""
-
-    labels: tuple[str, ...]
-    """What it is known as: ``winner``, ``reference: baseline``, ``recipe: layer``, ``best eager``."""
-    strategy: dict[str, Value]
-    description: str
-    """Its values that are not baseline."""
-    trial: int | None = None
-    role: str
-    outcome: Outcome
-    cause: str
-    """The outcome in words, with kind and phase."""
-    detail: str = ""
-    tokens_per_s: float | None = None
-    winner_ratio: float | None = None
-    """The winner's throughput over this one's."""
-    peak_device_bytes: int | None = None
-    headroom_bytes: int | None = None
-    compile_seconds: float | None = None
-    flags: tuple[Flag, ...] = ()
 
 
 class Report(Frozen):
@@ -66,6 +41,8 @@ class Report(Frozen):
     comparisons: tuple[Line, ...] = ()
     """References, the best eager strategy and the recipes that were tried."""
     runners_up: tuple[Line, ...] = ()
+    memory: tuple[MemoryColumn, ...] = ()
+    """Where the memory of the winner, the references and the best eager goes."""
     launches: int
     outcomes: dict[Outcome, int]
     causes: tuple[Cause, ...] = ()
@@ -90,9 +67,11 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
     winner = fits[0] if fits else None
     code = verdict(study, records, eager_only)
     miss = None if winner else nearest_miss(study, records)
-    top = _line(study, winner, ("winner",), winner) if winner else None
-    comparisons = _comparisons(study, records, fits)
-    runners_up = tuple(_line(study, r, ("runner-up",), winner) for r in fits[1 : 1 + RUNNERS_UP])
+    known = standing(records, study.limit_bytes)
+    top = line_of(study, winner, ("winner",), winner, known) if winner else None
+    named = compared(study, records, known, fits)
+    comparisons = tuple(line_of(study, record, labels, winner, known) for record, labels in named)
+    runners_up = tuple(line_of(study, r, ("runner-up",), winner, known) for r in fits[1 : 1 + RUNNERS_UP])
     shown = [line for line in (top, *comparisons, *runners_up) if line]
     return Report(
         study=study.name,
@@ -108,6 +87,7 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
         proved=winner is not None and winner.role == "proof",
         comparisons=comparisons,
         runners_up=runners_up,
+        memory=_memory(winner, named),
         launches=len(own),
         outcomes=dict(Counter(record.outcome for record in own)),
         causes=causes(own),
@@ -118,53 +98,14 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
     )
 
 
-def _comparisons(study: StudyRecord, records: Sequence[TrialRecord], fits: Sequence[TrialRecord]) -> tuple[Line, ...]:
-    """References, the best eager and each recipe, one line a strategy."""
-    known = standing(records, study.limit_bytes)
-    winner = fits[0] if fits else None
-    labels: dict[str, list[str]] = {}
-    for label, name in _named(study, records):
-        if name in known:
-            labels.setdefault(name, []).append(label)
-    eager = next((r for r in fits if r.strategy["mode"] == COMPILE_OFF), None)
-    if eager is not None:
-        labels.setdefault(eager.fingerprint, []).append("best eager")
-    return tuple(_line(study, known[name], tuple(dict.fromkeys(names)), winner) for name, names in labels.items())
-
-
-def _named(study: StudyRecord, records: Iterable[TrialRecord]) -> list[tuple[str, str]]:
-    """Label and fingerprint of every strategy that has a name, references first.
-
-    A recipe at the largest micro-batch is told by its record alone: its strategy depends on what fits.
-    """
-    named = [(f"reference: {recipe.name}", recipe) for recipe in REFERENCES]
-    named += [(f"recipe: {r.name}", r) for r in recipes(study.workload.adapter) if not r.largest_micro_batch]
-    found = [(label, fingerprint(complete(recipe.strategy))) for label, recipe in named]
-    largest = {f"recipe: {r.name}" for r in recipes(study.workload.adapter) if r.largest_micro_batch}
-    tried = {r.fingerprint: r.source for r in records if r.source in largest}
-    return found + [(label, name) for name, label in tried.items()]
-
-
-def _line(study: StudyRecord, record: TrialRecord, labels: tuple[str, ...], winner: TrialRecord | None) -> Line:
-    ratio = None
-    if winner is not None and winner.tokens_per_s and record.tokens_per_s:
-        ratio = winner.tokens_per_s / record.tokens_per_s
-    return Line(
-        labels=labels,
-        strategy=record.strategy,
-        description=describe(record.strategy),
-        trial=record.number,
-        role=record.role,
-        outcome=record.outcome,
-        cause=cause(record),
-        detail=record.detail,
-        tokens_per_s=record.tokens_per_s,
-        winner_ratio=ratio,
-        peak_device_bytes=record.peak_device_bytes,
-        headroom_bytes=headroom_bytes(record, study.limit_bytes),
-        compile_seconds=record.compile_seconds,
-        flags=record.flags,
-    )
+def _memory(
+    winner: TrialRecord | None, named: Iterable[tuple[TrialRecord, tuple[str, ...]]]
+) -> tuple[MemoryColumn, ...]:
+    of = [("winner", winner)] if winner else []
+    for record, labels in named:
+        shown = next((name for name in labels if name == "best eager" or name.startswith("reference: ")), None)
+        of += [(shown.removeprefix("reference: "), record)] if shown else []
+    return memory_columns(of)
 
 
 def _explained(lines: Iterable[Line], device_name: str) -> tuple[str, ...]:

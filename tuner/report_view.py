@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tuner.kinds import Phase
+from tuner.memory_table import PARTS, MemoryColumn, retry_words
 from tuner.misses import NearestMiss
 from tuner.outcome import Outcome
-from tuner.report import Line, Report
+from tuner.report import Report
+from tuner.report_lines import Line
 from tuner.units import GIB, format_duration, format_gib
 from tuner.wording import outcome_words
 
@@ -30,6 +33,9 @@ def render(report: Report) -> Group:
     parts += [Text(note) for note in report.notes]
     if lines:
         parts.append(Text(""))
+    if report.memory:
+        said = [words for column in report.memory if (words := retry_words(column))]
+        parts += [memory(report.memory), *(Text(words) for words in said), Text("")]
     parts.append(Text(outcomes(report)))
     if report.causes:
         parts += [Text(""), causes(report)]
@@ -62,13 +68,29 @@ def merged(lines: Iterable[Line]) -> list[Line]:
 
 
 def strategy(line: Line) -> Text:
-    """Two rows: what it is, then its figures in columns; short enough for a terminal of 80."""
-    text = Text(f"{', '.join(line.labels)}: {line.description}\n  ")
+    """What it is known as, what it is, then its figures in columns; short enough for a terminal of 80."""
+    text = Text(heading(line.labels), style="bold") + Text(f"\n  {line.description}\n  ", style="not bold")
     if line.outcome is Outcome.OK:
         proof = "  proved" if line.role == "proof" else ""
-        return text + Text(_figures(line)) + Text(proof + _flags(line), style="green")
+        return text + Text(_figures(line)) + Text(proof + _flags(line), style="green") + Text(_memory(line))
     figures = f"{_figures(line)}  " if line.tokens_per_s is not None else ""
     return text + Text(f"{figures}{line.cause}{_flags(line)}", style=_STYLES.get(line.outcome, "red"))
+
+
+def heading(labels: Sequence[str]) -> str:
+    """``winner, also recipe layer``: the first of the names that a strategy has, and the others."""
+    first, *others = (label.replace(": ", " ") for label in labels)
+    return f"{first}, also {' and '.join(others)}" if others else first
+
+
+def _memory(line: Line) -> str:
+    """A row on the peak. Of a runner-up only where another phase than the steady one set it."""
+    said = []
+    if line.peak is not None and (line.labels != ("runner-up",) or line.peak.phase is not Phase.STEADY):
+        said.append(line.peak.words())
+    if line.twin_ratio is not None and line.labels != ("runner-up",):
+        said.append(f"{line.twin_ratio:.2f} times its eager twin's peak")
+    return f"\n  {'; '.join(said)}" if said else ""
 
 
 def _figures(line: Line) -> str:
@@ -97,6 +119,19 @@ def causes(report: Report) -> Table:
     table.add_column("for example", overflow="fold")
     for cause in report.causes:
         table.add_row(Text(str(cause.count)), Text(cause.words), Text(cause.example))
+    return table
+
+
+def memory(columns: Sequence[MemoryColumn]) -> Table:
+    """Where the memory goes, a column for each strategy."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("memory in GiB")
+    for column in columns:
+        table.add_column(Text(column.label), justify="right")
+    for name, words in PARTS:
+        sizes = [getattr(column, name) for column in columns]
+        if any(size is not None for size in sizes):
+            table.add_row(words, *("" if size is None else f"{size / GIB:.2f}" for size in sizes))
     return table
 
 

@@ -12,6 +12,7 @@ from tests.tuner.made import record_of, result_of, study_of, throughput_of
 from tuner.errors import WrongInput
 from tuner.export import choose, exported, load_plan, to_yaml, write
 from tuner.kinds import Flag, Phase
+from tuner.measured import PhaseRecord
 from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.units import GIB
@@ -33,6 +34,7 @@ def test_everything_that_was_measured_is_there() -> None:
     assert plan.measured.compile_seconds == 12.5
     assert (plan.measured.micro_batch, plan.measured.accumulation) == (2, 2)
     assert plan.measured.peak_device_bytes_by_phase == {Phase.LOAD: 3 * GIB, Phase.FIRST_STEP: 5 * GIB}
+    assert plan.measured.peak_phase is not None and plan.measured.peak_phase.phase is Phase.FIRST_STEP
     assert plan.environment == study_of().environment and plan.workload == study_of().workload
     assert plan.strategy == record.strategy
 
@@ -123,3 +125,16 @@ def test_an_unwritable_folder_is_one_sentence_and_no_file(tmp_path: Path) -> Non
     with pytest.raises(WrongInput, match="Is a directory"):
         write("text", tmp_path / "folder")
     assert sorted(os.listdir(tmp_path)) == ["folder"]
+
+
+def test_a_card_and_the_phase_of_the_peak_are_in_the_file(tmp_path: Path) -> None:
+    steady = PhaseRecord(phase=Phase.STEADY, seconds=1.0, allocated_bytes=17 * GIB)
+    first = PhaseRecord(phase=Phase.FIRST_STEP, seconds=1.0, allocated_bytes=19 * GIB)
+    record = measured(result=result_of(throughput=throughput_of()).model_copy(update={"phases": (first, steady)}))
+    record = record.model_copy(update={"flags": (Flag.EMULATED,)})
+    path = tmp_path / "best.yaml"
+    write(to_yaml(plan := exported(study_of(card="rtx4090"), record), record), path)
+    text = path.read_text()
+    assert "# Memory: peak in first_step, 2.00 GiB above steady." in text
+    assert "# Searched for the card rtx4090; throughput was measured on a card." in text
+    assert load_plan(path) == plan and plan.card == "rtx4090"

@@ -6,9 +6,11 @@ import io
 import json
 
 from tests.tuner.made import record_of, result_of, study_of
+from tests.tuner.test_peak_phase import phases
 from tuner.kinds import Phase
 from tuner.outcome import Outcome
-from tuner.plain_progress import JsonListener, PlainListener
+from tuner.plain_progress import JsonListener, PlainListener, trial_line
+from tuner.protocol import TrialResult
 from tuner.units import GIB
 
 LAYER = {"mode": "default", "scope": "layer"}
@@ -55,3 +57,22 @@ def test_json_is_one_object_a_trial_and_nothing_else() -> None:
     assert (second["outcome"], second["phase"], second["headroom_bytes"]) == ("oom", "settle", None)
     said = err.getvalue()
     assert "a note" in said and "a message" in said and said.endswith("the end\n")
+
+
+def test_what_is_known_from_before_is_the_best_from_the_start() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    PlainListener(out).started(study_of(), [], None, None, record_of(strategy=LAYER))
+    assert out.getvalue().splitlines()[1] == "best so far: mode=default, scope=layer, 1,000 tokens/s, 3.00 GiB to spare"
+    JsonListener(io.StringIO(), err).started(study_of(), [], None, None, record_of(strategy=LAYER))
+    assert "best so far: " in err.getvalue()
+
+
+def test_the_line_of_a_trial_says_where_its_peak_was_unless_in_steady() -> None:
+    early = TrialResult(trial_uuid="u", phases=phases(load=12, first_step=19, settle=18, steady=18))
+    line = trial_line(record_of(strategy=LAYER, result=early), 23 * GIB)
+    assert "3.00 GiB to spare, peak in first_step, 1.00 GiB above steady  [30.0 s]" in line
+    level = TrialResult(trial_uuid="u", phases=phases(load=12, first_step=18, settle=18, steady=18))
+    assert "peak" not in trial_line(record_of(strategy=LAYER, result=level), 23 * GIB)
+    out = io.StringIO()
+    JsonListener(out, io.StringIO()).trial_finished(record_of(strategy=LAYER, result=early), None, 0.0)
+    assert json.loads(out.getvalue())["peak_phase"] == {"phase": "first_step", "above_steady_bytes": GIB, "cause": ""}

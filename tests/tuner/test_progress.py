@@ -46,6 +46,14 @@ def test_the_line_says_what_is_done_left_best_and_running(listener: RichListener
         listener.finished("time is over")
 
 
+def test_a_resumed_search_shows_what_it_knows(listener: RichListener) -> None:
+    listener.started(study_of(), [], None, None, record_of(strategy=LAYER))
+    try:
+        assert "best: 1,000 tokens/s, 3.00 GiB to spare" in listener.line().plain
+    finally:
+        listener.finished("")
+
+
 def test_a_proof_is_no_trial(listener: RichListener) -> None:
     listener.remember(study_of())
     listener.trial_finished(record_of(role="proof"), None, 1.0)

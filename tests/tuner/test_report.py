@@ -182,12 +182,12 @@ def test_the_terminal_shows_answer_tables_and_command() -> None:
     text = printed(summary(study_of(), records))
     assert text.startswith("Fastest of what fits in 24.00 GiB")
     for part in (
-        "reference: baseline",
+        "reference baseline",
         "out of memory in settle",
         "winner 3.00x",
         "compile 13.0 s",
         "proved  [tight]",
-        "recipe: layer, runner-up",
+        "recipe layer, also runner-up",
     ):
         assert part in text
     assert "8 launches: 1 out of memory, 7 ok" in text
@@ -203,7 +203,7 @@ def test_eighty_columns_are_enough_for_the_figures() -> None:
 def test_a_strategy_is_shown_once_with_all_its_names() -> None:
     text = printed(summary(study_of(), searched()[1:2]))
     assert text.count("checkpointing=every-block\n") == 1
-    assert "winner, reference: checkpointing, best eager: checkpointing=every-block" in text
+    assert "winner, also reference checkpointing and best eager\n  checkpointing=every-block\n" in text
 
 
 def test_the_terminal_reads_no_markup_in_what_a_worker_said() -> None:

@@ -429,3 +429,18 @@ def test_equivalents_of_what_ran_are_not_proposed(bench: Bench) -> None:
     layer = found.heard.records[2]
     whole_graph = fingerprint({**layer.strategy, "fullgraph": True})
     assert whole_graph in found.session.search.handle.known, "without a graph break it gives the same"
+
+
+def test_an_out_of_memory_in_one_scope_prunes_neither_another_nor_eager(bench: Bench) -> None:
+    # Compiled and checkpointed can need more than eager and checkpointed: nothing follows from the one for the other.
+    def whole_dies(request: TrialRequest, _: bool) -> End | None:
+        whole = request.strategy["mode"] != "off" and request.strategy["scope"] == "whole"
+        return End(failure=("oom", "first_step")) if whole else None
+
+    knob = {"mode": ["off", "default"], "scope": ["whole", "layer"], "checkpointing": ["off", "every-block"]}
+    fix = {"dynamic": "false", "fullgraph": "false", "optimizer": "adamw", "micro_batch": 1, "warmup_fraction": 1.0}
+    found = bench.run(whole_dies, knob=knob, fix=fix | {"activation_memory_budget": 1.0}, time_budget="1h")
+    ran = {(r.strategy["mode"], r.strategy["scope"], r.strategy["checkpointing"]) for r in found.heard.records}
+    for checkpointing in ("off", "every-block"):
+        assert {("default", "whole", checkpointing), ("default", "layer", checkpointing)} <= ran
+        assert any(mode == "off" and way == checkpointing for mode, _, way in ran)

@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
         listening(args.json) as listener,
         open_search(spec, inherited_environment(), listener, stopped) as session,
     ):
-        listener.started(session.study, session.notes, spec.trials, spec.time_budget_seconds)
+        best = session.search.ledger.best()
+        listener.started(session.study, session.notes, spec.trials, spec.time_budget_seconds, best)
         end = session.search.run()
         listener.finished(end.reason)
         report = summary(session.study, session.records.for_key(session.study.key), session.eager_only)
