@@ -25,7 +25,7 @@ def test_the_latest_study_is_reported(tmp_path: Path, capsys: pytest.CaptureFixt
     fill(tmp_path, [record_of(number=0, source="reference: baseline")])
     assert call(report) == 0
     out = capsys.readouterr().out
-    assert out.startswith("Fastest of what fits in 24.00 GiB: baseline") and "reference: baseline" in out
+    assert out.startswith("Fastest of what fits in 24.00 GiB: baseline") and "winner, also reference baseline" in out
 
 
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
