@@ -25,14 +25,16 @@ KEPT = ("outcome", "flags", "detail", "tokens_per_s", "peak_reserved_bytes", "pe
 def bare_arguments(plan: dict) -> list[str]:
     """Return the bare script's arguments for a plan; raises where it has no such option."""
     s, workload = plan["strategy"], plan["workload"]
-    if s["optimizer"] != "adamw" or s["scope"] not in ("whole", "layer") or s["warmup_fraction"] != 1.0:
+    if s["scope"] not in ("whole", "layer") or s["warmup_fraction"] != 1.0:
         raise SystemExit(f"bare.py cannot do {s}")
     words = [
+        "--shape", workload["model"], "--adapter", workload["adapter"], "--precision", workload["precision"],
         "--mode", s["mode"], "--checkpointing", s["checkpointing"], "--micro-batch", str(s["micro_batch"]),
         "--activation-memory-budget", str(s["activation_memory_budget"]), "--batch-size", str(workload["batch_size"]),
         "--seq-len", str(workload["lengths"]["max"]), "--device", plan["environment"]["device_type"],
-        "--hidden", str(workload["config"]["hidden_size"]), "--layers", str(workload["config"]["num_hidden_layers"]),
+        "--optimizer", s["optimizer"],
     ]  # fmt: skip
+    words += ["--layers", str(workload["depth"])] if workload["depth"] else []
     words += ["--cap-bytes", str(plan["cap_bytes"])] if plan["cap_bytes"] else []
     words += ["--scope", s["scope"]] if s["mode"] != "off" else []
     words += ["--expandable-segments"] if s["expandable_segments"] else []

@@ -1,0 +1,146 @@
+"""Cases that run one by one, each in a process of its own that is forked from one with the libraries loaded.
+
+A fresh interpreter takes 16 to 19 s on the machine with the card, a fork less than a second; and a case
+that dies, hangs or fills the memory takes no other with it. The parent never touches the card, or its
+children could not (`PYTORCH_NVML_BASED_CUDA_CHECK` must be set before torch is imported).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Case = Callable[[], Any]
+"""Returns what JSON can hold."""
+
+BEFORE_TORCH = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "GOMP_SPINCOUNT": "0",
+    "TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC": "0",
+}
+
+
+def prepare(threads: int, compilers: int) -> None:
+    """Set what has to be there before torch is imported."""
+    counts = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": compilers}
+    for name, value in (BEFORE_TORCH | {name: str(count) for name, count in counts.items()}).items():
+        os.environ.setdefault(name, value)
+
+
+@dataclass
+class _Child:
+    name: str
+    pid: int
+    pipe: int
+    began: float
+    said: bytes = b""
+
+
+def run_all(cases: Mapping[str, Case], *, at_once: int, seconds: float, each: float) -> Iterator[tuple[str, Any]]:
+    """Run the cases, `at_once` at a time; yield the name and what came out of each as it ends.
+
+    Args:
+        seconds: for all of them; what has not begun by then is not begun.
+        each: a case may take so long.
+    """
+    ends, left, running = time.monotonic() + seconds, list(cases), list[_Child]()
+    while left or running:
+        now = time.monotonic()
+        while left and len(running) < at_once and now < ends:
+            name = left.pop(0)
+            running.append(_start(name, cases[name]))
+        if not running:
+            break
+        _read(running, 0.2)
+        now = time.monotonic()
+        for child in [c for c in running if c.pipe < 0 or now - c.began > each or now > ends]:
+            running.remove(child)
+            yield child.name, _end(child)
+    for name in left:
+        yield name, {"error": "not begun, no time left"}
+
+
+def _start(name: str, case: Case) -> _Child:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(read_end)
+        _work(name, case, write_end)
+    os.close(write_end)
+    return _Child(name, pid, read_end, time.monotonic())
+
+
+def _work(name: str, case: Case, pipe: int) -> None:
+    """Run a case in the child and leave; a cache of its own, so that every compile is a cold one."""
+    try:
+        folder = tempfile.mkdtemp(prefix=f"case-{name}-".replace("/", "-").replace(" ", "-"))
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "inductor")
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "triton")
+        began = time.monotonic()
+        found = case()
+        found = found | {"seconds": round(time.monotonic() - began, 2)} if isinstance(found, dict) else found
+    except BaseException as error:  # the child's entry: whatever it is, the parent is told
+        found = {"error": f"{type(error).__name__}: {error}"[:2000], "traceback": traceback.format_exc()[-3000:]}
+    with os.fdopen(pipe, "wb") as stream:
+        stream.write(json.dumps(found, default=str).encode())
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _read(running: list[_Child], seconds: float) -> None:
+    with selectors.DefaultSelector() as selector:
+        for child in running:
+            selector.register(child.pipe, selectors.EVENT_READ, child)
+        for key, _ in selector.select(seconds):
+            child: _Child = key.data
+            if data := os.read(child.pipe, 65536):
+                child.said += data
+            else:
+                os.close(child.pipe)
+                child.pipe = -1
+
+
+def _end(child: _Child) -> Any:
+    late = child.pipe >= 0
+    if late:
+        os.close(child.pipe)
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)  # a case's compilers too
+    _, status = os.waitpid(child.pid, 0)
+    if late:
+        return {"error": f"ended after {time.monotonic() - child.began:.0f} s, it took too long"}
+    try:
+        return json.loads(child.said)
+    except ValueError:
+        return {"error": f"ended with status {status} and said nothing"}
+
+
+def keep(path: Path, found: Mapping[str, Any]) -> None:
+    """Write what is known so far, whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(found, indent=1, default=str))
+    temporary.replace(path)
+
+
+def can_use_card() -> Any:
+    """A first case: may a forked child use the card?"""
+    import torch
+
+    return {"sum": float(torch.ones(4, device="cuda").sum()), "device": torch.cuda.get_device_name(0)}
