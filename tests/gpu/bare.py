@@ -81,9 +81,7 @@ with torch.device(args.device):
     base = LlamaForCausalLM._from_config(config, dtype=dtype, attn_implementation="sdpa")
 model = base
 if args.adapter == "lora":
-    lora = LoraConfig(
-        r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False
-    )
+    lora = LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
     model = get_peft_model(base, lora, autocast_adapter_dtype=mixed)
 model.train()
 layers = base.model.layers

@@ -2,15 +2,18 @@
 
 A fresh interpreter takes 16 to 19 s on the machine with the card, a fork less than a second; and a case
 that dies, hangs or fills the memory takes no other with it. The parent never touches the card, or its
-children could not (`PYTORCH_NVML_BASED_CUDA_CHECK` must be set before torch is imported).
+children could not (`PYTORCH_NVML_BASED_CUDA_CHECK` must be set before torch is imported). Where a fork
+cannot use the card all the same, each case gets a fresh interpreter.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import selectors
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +35,8 @@ BEFORE_TORCH = {
     "GOMP_SPINCOUNT": "0",
     "TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC": "0",
 }
+STUCK_SECONDS = 100.0
+"""After so long a case says on stderr where it is."""
 
 
 def prepare(threads: int, compilers: int) -> None:
@@ -50,19 +55,22 @@ class _Child:
     said: bytes = b""
 
 
-def run_all(cases: Mapping[str, Case], *, at_once: int, seconds: float, each: float) -> Iterator[tuple[str, Any]]:
+def run_all(
+    cases: Mapping[str, Case], *, at_once: int, seconds: float, each: float, spawn: list[str] | None = None
+) -> Iterator[tuple[str, Any]]:
     """Run the cases, `at_once` at a time; yield the name and what came out of each as it ends.
 
     Args:
         seconds: for all of them; what has not begun by then is not begun.
         each: a case may take so long.
+        spawn: a command that runs one case (`serve`), in place of forks.
     """
     ends, left, running = time.monotonic() + seconds, list(cases), list[_Child]()
     while left or running:
         now = time.monotonic()
         while left and len(running) < at_once and now < ends:
             name = left.pop(0)
-            running.append(_start(name, cases[name]))
+            running.append(_start(name, cases[name]) if spawn is None else _spawn(name, spawn))
         if not running:
             break
         _read(running, 0.2)
@@ -72,6 +80,30 @@ def run_all(cases: Mapping[str, Case], *, at_once: int, seconds: float, each: fl
             yield child.name, _end(child)
     for name in left:
         yield name, {"error": "not begun, no time left"}
+
+
+def how_to_start(device: str, script: str, arguments: list[str]) -> list[str] | None:
+    """Return None where forked children can use the device, else the command that runs one case."""
+    if device == "cpu":
+        return None
+    _, found = next(run_all({"fork": can_use_card}, at_once=1, seconds=90, each=90))
+    print(f"fork: {json.dumps(found)[:300]}", flush=True)
+    return [sys.executable, script, *arguments] if "error" in found else None
+
+
+def serve(cases: Mapping[str, Case]) -> None:
+    """Run the case that `run_all` asked of this interpreter, if it did, and leave."""
+    if len(sys.argv) > 3 and sys.argv[-3] == "--case":
+        name = sys.argv[-2]
+        _work(name, cases[name], int(sys.argv[-1]))
+
+
+def _spawn(name: str, command: list[str]) -> _Child:
+    read_end, write_end = os.pipe()
+    words = [*command, "--case", name, str(write_end)]
+    process = subprocess.Popen(words, pass_fds=(write_end,), start_new_session=True)
+    os.close(write_end)
+    return _Child(name, process.pid, read_end, time.monotonic())
 
 
 def _start(name: str, case: Case) -> _Child:
@@ -93,6 +125,7 @@ def _work(name: str, case: Case, pipe: int) -> None:
         folder = tempfile.mkdtemp(prefix=f"case-{name}-".replace("/", "-").replace(" ", "-"))
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "inductor")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "triton")
+        faulthandler.dump_traceback_later(STUCK_SECONDS, exit=False)
         began = time.monotonic()
         found = case()
         found = found | {"seconds": round(time.monotonic() - began, 2)} if isinstance(found, dict) else found
@@ -144,3 +177,17 @@ def can_use_card() -> Any:
     import torch
 
     return {"sum": float(torch.ones(4, device="cuda").sum()), "device": torch.cuda.get_device_name(0)}
+
+
+def load() -> None:
+    """Import what every case needs and what leaves the card alone; peft is not among it, as it imports bitsandbytes."""
+    import torch
+    import torch._dynamo
+    import transformers.models.llama.modeling_llama
+    from transformers import AutoModelForCausalLM
+
+    import tuner.worker.__main__
+    import tuner.worker.measure
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _ = (torch._dynamo, transformers.models.llama.modeling_llama, AutoModelForCausalLM, tuner.worker.__main__)

@@ -125,8 +125,8 @@ def sentence(name: str, row: dict[str, Any]) -> str:
     memory = f", reserved {found['reserved_difference']:+.2%}" if "reserved_difference" in found else ""
     return (
         f"{name}: {found['verdict']}: tuner {row['tuner']['tokens_per_s']:,.0f} tokens/s, bare "
-        f"{found['bare_tokens_per_s']:,.0f} in {found['bare_runs']} runs ({found['speed_difference']:+.1%}, bare spread "
-        f"{found['bare_spread']:.1%}){memory}"
+        f"{found['bare_tokens_per_s']:,.0f} in {found['bare_runs']} runs ({found['speed_difference']:+.1%}, bare "
+        f"spread {found['bare_spread']:.1%}){memory}"
     )
 
 
@@ -149,9 +149,7 @@ class Pairs:
         for name in names:
             if name not in self.waiting:
                 cache = self.folder / "bare-cache" / name
-                self.waiting[name] = [
-                    Bare(self.read[name], cache, self.args.steady) for _ in range(self.args.bare)
-                ]
+                self.waiting[name] = [Bare(self.read[name], cache, self.args.steady) for _ in range(self.args.bare)]
 
     def run(self) -> None:
         """Go through the pairs; one that does not fit into the time any more is left out."""

@@ -1,0 +1,156 @@
+"""One trial as the worker runs it, in this process and on a card or a CPU, up to what the parent makes of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from strategies.knob import Value
+from tuner.measured import Parity
+from tuner.outcome import Verdict, classify
+from tuner.protocol import Attempt, Event, Failure, TrialRequest, TrialResult
+from tuner.shapes import SHAPES
+from tuner.space import canonical
+from tuner.worker.__main__ import make_result
+from tuner.worker.failure import NotWhatItSays, classify_exception
+from tuner.worker.measure import Trial
+from tuner.worker.measurement import Measurement
+from tuner.workload import Adapter, Lengths, ModelKind, Precision, Workload
+
+LAYER: dict[str, Value] = {"mode": "default", "scope": "layer"}
+WHOLE: dict[str, Value] = {"mode": "default", "scope": "whole"}
+GRAPHS: dict[str, Value] = {"mode": "reduce-overhead", "scope": "layer"}
+MODELS = Path(__file__).with_name("models.py")
+HUGE = 2**50
+"""A limit that nothing reaches."""
+
+
+def device(name: str) -> torch.device:
+    """The device of a name, with an index on a card."""
+    return torch.device("cuda", 0) if name == "cuda" else torch.device("cpu")
+
+
+def shaped(shape: str, tiny: bool, layers: int, tokens: int, **changes: Any) -> Workload:
+    """A workload of a built-in shape with a few layers; `tiny`: hidden 64 and 32 bits, for a CPU."""
+    values: dict[str, Any] = {
+        "model": "tiny" if tiny else shape,
+        "model_kind": ModelKind.SHAPE,
+        "config": SHAPES["tiny" if tiny else shape] | {"num_hidden_layers": layers},
+        "lengths": Lengths.fixed(min(tokens, 64) if tiny else tokens),
+        "adapter": Adapter.LORA,
+        "precision": Precision.FP32_TRUE if tiny else Precision.BF16_MIXED,
+        "batch_size": 2,
+    }
+    return Workload(**values | changes)
+
+
+def users(function: str, **changes: Any) -> Workload:
+    """A workload of a model, and where asked for of a loss and batches, from `models.py` beside this file."""
+    for name in ("loss", "batch_fn"):
+        if name in changes:
+            changes[name] = f"{MODELS}:{changes[name]}"
+    values: dict[str, Any] = {"model": f"{MODELS}:{function}", "model_kind": ModelKind.FUNCTION}
+    return Workload(**values | {"lengths": Lengths.fixed(16)} | changes)
+
+
+@dataclass
+class Ran:
+    """A trial that has come to its end."""
+
+    trial: Trial
+    attempt: Attempt
+
+    @property
+    def result(self) -> TrialResult:
+        """What the worker would have written."""
+        assert self.attempt.result is not None
+        return self.attempt.result
+
+    def verdict(self, reference: Parity | None = None, tail: str = "", limit_bytes: int | None = None) -> Verdict:
+        """What the parent decides; `tail`: what the worker's log says."""
+        changes: dict[str, Any] = {"tail": tail}
+        if limit_bytes is not None:
+            changes["request"] = self.attempt.request.model_copy(update={"limit_bytes": limit_bytes})
+        return classify(self.attempt.model_copy(update=changes), reference=reference)
+
+    def peaks(self, name: str) -> dict[str, int | None]:
+        """The peak of each phase: ``allocated_bytes``, ``reserved_bytes`` or ``device_bytes``."""
+        return {str(record.phase): getattr(record, name) for record in self.result.phases}
+
+    def peak(self) -> int:
+        """The largest of all phases: reserved on a card, which nobody else's share can touch, resident on a CPU."""
+        name = "reserved_bytes" if self.attempt.request.device_type == "cuda" else "device_bytes"
+        return max(size or 0 for size in self.peaks(name).values())
+
+    def told(self) -> dict[str, Any]:
+        """What JSON can hold of it."""
+        result, verdict = self.result, self.verdict()
+        return {
+            "outcome": str(verdict.outcome),
+            "kind": verdict.kind,
+            "phase": verdict.phase,
+            "detail": verdict.detail,
+            "flags": list(verdict.flags),
+            "notes": list(result.notes),
+            "phases": [record.model_dump(mode="json") for record in result.phases],
+            "memory": result.memory.model_dump(mode="json") if result.memory else None,
+            "compile": result.compile.model_dump(mode="json", exclude={"plan"}),
+            "throughput": result.throughput.model_dump(mode="json") if result.throughput else None,
+            "optimizer_state_bytes": result.optimizer_state_bytes,
+            "trainable_parameters": result.trainable_parameters,
+            "settle_steps": result.settle_steps,
+            "detector_seconds": result.detector_seconds,
+        }
+
+
+def request(workload: Workload, device_type: str, strategy: dict[str, Value], **changes: Any) -> TrialRequest:
+    """A request without a cap and with a short steady phase."""
+    values: dict[str, Any] = {
+        "trial_uuid": "a-trial",
+        "workload": workload,
+        "strategy": canonical({"micro_batch": workload.batch_size} | strategy),
+        "device_type": device_type,
+        "limit_bytes": HUGE,
+        "budget_bytes": HUGE,
+        "cache_dir": "unused",
+        "steady_steps": 3,
+        "steady_micro_batches": 3,
+        "steady_seconds": 0.2,
+        "base_line_bytes": 0,
+    }
+    return TrialRequest(**values | changes)
+
+
+def run(asked: TrialRequest) -> Ran:
+    """Run a trial; what it raises becomes its failure, as in the worker's `main`."""
+    events: list[Event] = []
+    measurement = Measurement(request=asked, emit=events.append, phase_started=time.time())
+    trial, failure, started = Trial(measurement), None, time.time()
+    try:
+        trial.run()
+    except Exception as error:  # as the worker's entry does
+        failure = _failure(trial, error)
+        trial.end_failed_phase()
+    finally:
+        if measurement.health is not None:
+            measurement.health.close()
+    result = make_result(asked, measurement, failure)
+    attempt = Attempt(
+        request=asked,
+        exit_code=0,
+        result=result,
+        events=tuple(events),
+        started_at=started,
+        seconds=time.time() - started,
+    )
+    return Ran(trial, attempt)
+
+
+def _failure(trial: Trial, error: Exception) -> Failure:
+    ended = trial.m.step or 0
+    step = ended if isinstance(error, NotWhatItSays) else ended + 1
+    return classify_exception(error, trial.m.phase, step, bool(trial.request.strategy["fullgraph"]))
