@@ -251,10 +251,10 @@ def _say_d2(found: dict[str, Any]) -> str:
 
 def _say_d3(found: dict[str, Any]) -> str:
     row = next(iter(found.values()))
+    first, steady, between = (format_gib(row[f"{n}_bytes"]) for n in ("first_step", "steady", "limit_between"))
     return (
-        f"{row['outcome']}; first step {format_gib(row['first_step_bytes'])}, steady {format_gib(row['steady_bytes'])}, "
-        f"peak in {row['peak_phase']}; under {format_gib(row['limit_between_bytes'])}: {row['outcome_under_that_limit']} in "
-        f"{row['phase_under_that_limit']}"
+        f"{row['outcome']}; first step {first}, steady {steady}, peak in {row['peak_phase']}; under {between}: "
+        f"{row['outcome_under_that_limit']} in {row['phase_under_that_limit']}"
     )
 
 

@@ -35,6 +35,8 @@ BEFORE_TORCH = {
     "GOMP_SPINCOUNT": "0",
     "TORCHINDUCTOR_AUTOTUNE_IN_SUBPROC": "0",
 }
+CACHE_VARIABLE = "GPU_CASES_CACHE"
+"""A folder for the compile cache of all cases; on a CPU a cold compile takes a minute."""
 STUCK_SECONDS = 100.0
 """After so long a case says on stderr where it is."""
 
@@ -120,9 +122,9 @@ def _start(name: str, case: Case) -> _Child:
 
 
 def _work(name: str, case: Case, pipe: int) -> None:
-    """Run a case in the child and leave; a cache of its own, so that every compile is a cold one."""
+    """Run a case in the child and leave; unless told otherwise with a cache of its own: every compile is cold."""
     try:
-        folder = tempfile.mkdtemp(prefix=f"case-{name}-".replace("/", "-").replace(" ", "-"))
+        folder = os.environ.get(CACHE_VARIABLE) or tempfile.mkdtemp(prefix="case-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "inductor")
         os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "triton")
         faulthandler.dump_traceback_later(STUCK_SECONDS, exit=False)

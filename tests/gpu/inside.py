@@ -11,6 +11,7 @@ import torch
 
 from strategies.knob import Value
 from tuner.measured import Parity
+from tuner.nvml import list_cards
 from tuner.outcome import Verdict, classify
 from tuner.protocol import Attempt, Event, Failure, TrialRequest, TrialResult
 from tuner.shapes import SHAPES
@@ -114,6 +115,7 @@ def request(workload: Workload, device_type: str, strategy: dict[str, Value], **
         "workload": workload,
         "strategy": canonical({"micro_batch": workload.batch_size} | strategy),
         "device_type": device_type,
+        "device_uuid": list_cards()[0].uuid if device_type == "cuda" else None,
         "limit_bytes": HUGE,
         "budget_bytes": HUGE,
         "cache_dir": "unused",
