@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,9 +39,9 @@ TOGETHER = (
     Script("field_reports", ("--at-once", "4", "--only", "d1,d2,d3,d7"), 230),
 )
 ALONE = (
-    Script("cap", ("--stage", "alone"), 150),
-    Script("detectors", ("--at-once", "3"), 170),
-    Script("field_reports_d18", ("--only", "d18"), 60),
+    Script("cap", ("--stage", "alone"), 125),
+    Script("detectors", ("--at-once", "3"), 140),
+    Script("field_reports_d18", ("--only", "d18"), 25),
 )
 GRACE_S = 25.0
 
@@ -86,7 +87,8 @@ def wait(running: list[Running], ends: float) -> None:
 def show(args: argparse.Namespace, script: Script) -> None:
     """Print the end of a script's log."""
     lines = (args.output / f"{script.name}.log").read_text(errors="replace").splitlines()
-    told = [line for line in lines if "Warning" not in line and not line.startswith("  warnings.warn")]
+    noise = re.compile(r"  warnings\.warn|.*Warning:|[VWI]\d{4} |USDT:|AUTOTUNE|  triton_|  \w*mm ")
+    told = [line[:1500] for line in lines if not noise.match(line)]
     print(f"--- {script.name}", *told[-25:], sep="\n", flush=True)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import sys
 import tempfile
 import time
@@ -96,7 +97,8 @@ class Reports:
         if not self.tiny:
             small = {"hidden_size": 512, "intermediate_size": 1376, "num_attention_heads": 8, "num_key_value_heads": 8}
             workload = workload.model_copy(update={"config": (workload.config or {}) | small})
-        _distinct(data, LENGTHS)
+        if vary:
+            _all_lengths(data, values)
         dynamic = {"dynamic": "auto"} if vary else {}
         ran = inside.run(inside.request(workload, self.device, inside.GRAPHS | dynamic))
         steps, health, rows = ran.trial.steps, ran.trial.m.health, []
@@ -176,15 +178,16 @@ class Reports:
         return found
 
 
-def _distinct(data: Any, count: int) -> None:
-    """Let a workload of varying lengths have so many distinct steps."""
-    original = data.Batches.__init__
+def _all_lengths(data: Any, lengths: tuple[int, ...]) -> None:
+    """Let a workload have each of `lengths` once before any comes again, in a random order that is always the same."""
+    original, mixed = data.Batches.__init__, random.Random(0).sample(lengths, len(lengths))
 
     def init(self: Any, *args: Any, **named: Any) -> None:
         original(self, *args, **named)
-        self.distinct = count if self.workload.lengths.vary else self.distinct
+        self.distinct = len(mixed)
 
     data.Batches.__init__ = init
+    data.Batches._make = lambda self, index: self._cut([mixed[index]], index, self.micro_batch)
 
 
 def _seen_by_the_allocator(attempt: Any) -> Any:
