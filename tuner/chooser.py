@@ -167,8 +167,9 @@ class Chooser:
         leader = self.ledger.best()
         if leader is None or _is_eager(leader):
             return False
-        eager = [r.tokens_per_s or 0.0 for r in self.ledger.all_standing() if r.outcome is Outcome.OK and _is_eager(r)]
-        return bool(eager) and (leader.tokens_per_s or 0.0) >= FAR_AHEAD * max(eager)
+        rate = self.ledger.ranking.rate
+        eager = [rate(r) for r in self.ledger.all_standing() if r.outcome is Outcome.OK and _is_eager(r)]
+        return bool(eager) and rate(leader) >= FAR_AHEAD * max(eager)
 
     def proof(self, busy: bool) -> Proposal | None:
         """Return the strategy that has to be proved; None: the best one is, or there is none, or no time for it."""

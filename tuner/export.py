@@ -11,31 +11,36 @@ import yaml
 
 from strategies.registry import KNOBS
 from tuner import __version__
+from tuner.break_even import BreakEven, CompileCosts, Ranking, break_even, reference
 from tuner.errors import WrongInput
 from tuner.kinds import Flag, Phase
 from tuner.peak_phase import peak_of
 from tuner.plan import ExportedPlan, Measured, load_plan
-from tuner.record import StudyRecord, TrialRecord, best
+from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.seen import as_seen, seen
+from tuner.speed_words import pays_words
 from tuner.wording import cause, figures, flag_words
 from tuner.workload import Workload
 
 __all__ = ["ExportedPlan", "choose", "exported", "load_plan", "to_yaml", "write"]
 
 
-def choose(study: StudyRecord, records: Sequence[TrialRecord], trial: int | None) -> TrialRecord | None:
+def choose(
+    study: StudyRecord, records: Sequence[TrialRecord], trial: int | None, *, train_steps: int | None = None
+) -> TrialRecord | None:
     """Return the best record, or that of `trial` with a later proof of the same strategy above it.
 
     Args:
         records: of the study's key.
         trial: a number of this study; None: the best. None is returned where nothing is best.
+        train_steps: steps of the run that the best is best over, compiling included; None: by throughput.
 
     Raises:
         WrongInput: there is no such trial, or it was not measured to its end.
     """
     records = seen(study, records)
     if trial is None:
-        return best(records, study.limit_bytes)
+        return best(records, study.limit_bytes, rate=Ranking(train_steps, records).rate)
     found = next((r for r in records if r.study == study.name and r.number == trial), None)
     if found is None:
         numbers = sorted(r.number for r in records if r.study == study.name and r.number is not None)
@@ -48,11 +53,14 @@ def choose(study: StudyRecord, records: Sequence[TrialRecord], trial: int | None
     return chosen
 
 
-def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
+def exported(study: StudyRecord, record: TrialRecord, records: Sequence[TrialRecord] = ()) -> ExportedPlan:
     """Return the plan of a record that was measured to its end, for the budget of `study`.
 
     The record may have been measured for another budget: the plan has the study's, and its cap
     leaves as much outside the allocator as the record's did.
+
+    Args:
+        records: of the study's key: what compiling costs, and a reference, are found among them.
     """
     record = as_seen(study, record)
     own = record.study == study.name
@@ -60,7 +68,7 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
         made_by=f"compile-tuner {__version__}",
         strategy=record.strategy,
         workload=study.workload,
-        measured=measured(record, study.workload),
+        measured=measured(record, study.workload, _break_even(study, record, records)),
         proved=record.role == "proof",
         flags=record.flags,
         budget_bytes=study.budget_bytes,
@@ -77,8 +85,13 @@ def exported(study: StudyRecord, record: TrialRecord) -> ExportedPlan:
     )
 
 
-def measured(record: TrialRecord, workload: Workload | None = None) -> Measured:
-    """Return the figures of a record that was measured to its end."""
+def _break_even(study: StudyRecord, record: TrialRecord, records: Sequence[TrialRecord]) -> BreakEven | None:
+    all_seen = seen(study, records)
+    return break_even(record, CompileCosts(all_seen), reference(standing(all_seen, study.limit_bytes)))
+
+
+def measured(record: TrialRecord, workload: Workload | None = None, pays: BreakEven | None = None) -> Measured:
+    """Return the figures of a record that was measured to its end, and when its compiling is paid for."""
     assert record.tokens_per_s is not None
     result = record.result
     through = result.throughput if result else None
@@ -88,12 +101,15 @@ def measured(record: TrialRecord, workload: Workload | None = None) -> Measured:
         step_seconds=through.step_seconds if through else None,
         step_seconds_p10=through.step_seconds_p10 if through else None,
         step_seconds_p90=through.step_seconds_p90 if through else None,
+        median_within=through.median_within if through else None,
         peak_device_bytes=record.peak_device_bytes,
         peak_reserved_bytes=record.peak_reserved_bytes,
         peak_allocated_bytes=record.peak_allocated_bytes,
         peak_device_bytes_by_phase=phases,
         peak_phase=peak_of(record, workload),
         compile_seconds=record.compile_seconds,
+        break_even_steps=pays.steps if pays else None,
+        break_even_against=pays.against if pays else None,
         micro_batch=result.micro_batch if result else None,
         accumulation=result.accumulation if result else None,
     )
@@ -118,6 +134,12 @@ def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
     lines += [f"  {knob.name}: {knob.explain(value)}" for knob, value in changed]
     if not changed:
         lines += ["  Nothing: the baseline is the fastest that fits."]
+    if plan.measured.break_even_against is not None:
+        when = BreakEven(steps=plan.measured.break_even_steps, against=plan.measured.break_even_against)
+        lines += [
+            "",
+            f"Compiling is {pays_words(when)}." if when.steps is not None else f"Compiling {pays_words(when)}.",
+        ]
     if plan.flags:
         lines += ["", "Flags:", *(f"  {flag_words(flag, plan.environment.device_name)}" for flag in plan.flags)]
     if plan.process_environment:

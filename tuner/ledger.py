@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from strategies.knob import Value
 from strategies.recipes import REFERENCES, complete, recipes
+from tuner.break_even import Ranking
 from tuner.exclusions import Exclusions
 from tuner.kinds import Phase
 from tuner.measured import Parity
@@ -29,6 +30,7 @@ class Ledger:
         eager_only: the user fixed ``mode=off``, so the eager leanest recipe decides alone.
         space: what may be proposed; None: nothing is, by a `run`.
         deadlines: seconds by phase of what is launched now; None: as those that timed out had.
+        train_steps: steps of the run to rank by; None: throughput alone.
     """
 
     def __init__(
@@ -40,10 +42,12 @@ class Ledger:
         eager_only: bool = False,
         space: Space | None = None,
         deadlines: Mapping[Phase, float] | None = None,
+        train_steps: int | None = None,
     ) -> None:
         self.study, self.eager_only, self.space = study, eager_only, space
         self.records: list[TrialRecord] = []
         self.timing = Timing()
+        self.ranking = Ranking(train_steps)
         self._deadlines = deadlines
         self._exclusions = Exclusions(equivalent, space)
         self._standing: dict[str, TrialRecord] = {}
@@ -58,6 +62,7 @@ class Ledger:
         """Take one more record."""
         self.records.append(record)
         self.timing.seen(record)
+        self.ranking.costs.seen(record)
         # Only this strategy's own records can change what stands for it.
         same = self._launches.setdefault(record.fingerprint, [])
         same.append(record)
@@ -83,7 +88,8 @@ class Ledger:
     def best(self) -> TrialRecord | None:
         """Return the best so far."""
         if self._judged != len(self.records):
-            self._best, self._judged = best(self._standing.values(), self.study.limit_bytes), len(self.records)
+            limit, rate = self.study.limit_bytes, self.ranking.rate
+            self._best, self._judged = best(self._standing.values(), limit, rate=rate), len(self.records)
         return self._best
 
     def reference(self, seed: int, fingerprint_: str) -> Parity | None:

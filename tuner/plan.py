@@ -27,6 +27,8 @@ class Measured(Frozen):
     """Median of an optimizer step."""
     step_seconds_p10: float | None = None
     step_seconds_p90: float | None = None
+    median_within: float | None = None
+    """Half the 95 % interval of the median step, over it; none: too few steps to tell."""
     peak_device_bytes: int | None = None
     """The largest of all phases."""
     peak_reserved_bytes: int | None = None
@@ -35,6 +37,10 @@ class Measured(Frozen):
     peak_phase: PeakPhase | None = None
     """Which of them set the peak, by how much above the steady one, and through what."""
     compile_seconds: float | None = None
+    break_even_steps: int | None = None
+    """Optimizer steps after which compiling is paid for; none: never, or not known."""
+    break_even_against: str | None = None
+    """The eager reference of these steps; none where no break-even is known."""
     micro_batch: int | None = None
     accumulation: int | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from pydantic import Field
@@ -200,16 +200,24 @@ def _speaks(record: TrialRecord, limit_bytes: int, deadlines: Mapping[Phase, flo
             return True
 
 
-def feasible(records: Iterable[TrialRecord], limit_bytes: int) -> list[TrialRecord]:
-    """Return the standing records that are `ok` within the limit, the fastest first; ties by the lower peak."""
+def feasible(
+    records: Iterable[TrialRecord], limit_bytes: int, *, rate: Callable[[TrialRecord], float] | None = None
+) -> list[TrialRecord]:
+    """Return the standing records that are `ok` within the limit, the fastest first; ties by the lower peak.
+
+    Args:
+        rate: tokens per second to rank by (`break_even.Ranking.rate`); None: the throughput.
+    """
     fit = [r for r in standing(records, limit_bytes).values() if r.outcome is Outcome.OK and r.tokens_per_s is not None]
-    return sorted(fit, key=lambda r: (-(r.tokens_per_s or 0.0), r.peak_device_bytes or 0))
+    return sorted(fit, key=lambda r: (-(rate(r) if rate else r.tokens_per_s or 0.0), r.peak_device_bytes or 0))
 
 
-def best(records: Iterable[TrialRecord], limit_bytes: int) -> TrialRecord | None:
+def best(
+    records: Iterable[TrialRecord], limit_bytes: int, *, rate: Callable[[TrialRecord], float] | None = None
+) -> TrialRecord | None:
     """Return the fastest record that is `ok` within the limit; None: nothing fits so far.
 
     The latest proof of a strategy stands above its trial: its figures count, and a proof that
     failed takes the strategy out.
     """
-    return next(iter(feasible(records, limit_bytes)), None)
+    return next(iter(feasible(records, limit_bytes, rate=rate)), None)

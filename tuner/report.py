@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from tuner.break_even import Ranking
 from tuner.card_words import card_notes
 from tuner.errors import ExitCode
 from tuner.memory_table import MemoryColumn, memory_columns
@@ -12,6 +13,7 @@ from tuner.misses import Cause, NearestMiss, causes, nearest_miss
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, feasible, standing
 from tuner.report_lines import Line, compared, line_of
+from tuner.report_speed import Speeds
 from tuner.report_words import answer, would_have_to_give
 from tuner.seen import seen
 from tuner.verdict import verdict
@@ -32,6 +34,8 @@ class Report(Frozen):
     exit_code: ExitCode
     answer: str
     """One sentence."""
+    train_steps: int | None = None
+    """Optimizer steps of the run that strategies are ranked by, compiling included; None: by throughput."""
     card: str | None = None
     """The card that was searched for; None: a size was given."""
     winner: Line | None = None
@@ -54,24 +58,29 @@ class Report(Frozen):
     next_command: str | None = None
 
 
-def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool = False) -> Report:
+def summary(
+    study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool = False, *, train_steps: int | None = None
+) -> Report:
     """Return what `records` say about `study`.
 
     Args:
         records: of the study's key, in the order in which they were written.
         eager_only: the user fixed ``mode=off`` (`verdict`).
+        train_steps: steps of the run to rank by, compiling included; None: by throughput alone.
     """
     records = seen(study, records)
+    ranking = Ranking(train_steps, records)
     own = [record for record in records if record.study == study.name]
-    fits = feasible(records, study.limit_bytes)
+    fits = feasible(records, study.limit_bytes, rate=ranking.rate)
     winner = fits[0] if fits else None
     code = verdict(study, records, eager_only)
     miss = None if winner else nearest_miss(study, records)
     known = standing(records, study.limit_bytes)
-    top = line_of(study, winner, ("winner",), winner, known) if winner else None
+    speeds = Speeds(study.environment.device_type, known, ranking)
+    top = line_of(study, winner, ("winner",), winner, known, speeds) if winner else None
     named = compared(study, records, known, fits)
-    comparisons = tuple(line_of(study, record, labels, winner, known) for record, labels in named)
-    runners_up = tuple(line_of(study, r, ("runner-up",), winner, known) for r in fits[1 : 1 + RUNNERS_UP])
+    comparisons = tuple(line_of(study, record, labels, winner, known, speeds) for record, labels in named)
+    runners_up = tuple(line_of(study, r, ("runner-up",), winner, known, speeds) for r in fits[1 : 1 + RUNNERS_UP])
     shown = [line for line in (top, *comparisons, *runners_up) if line]
     return Report(
         study=study.name,
@@ -80,7 +89,8 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
         budget_bytes=study.budget_bytes,
         limit_bytes=study.limit_bytes,
         exit_code=code,
-        answer=answer(study, records, code),
+        answer=answer(study, records, code, ranking),
+        train_steps=train_steps,
         card=study.card,
         winner=top,
         notes=card_notes(study, winner) if winner else (),
@@ -94,8 +104,13 @@ def summary(study: StudyRecord, records: Sequence[TrialRecord], eager_only: bool
         nearest_miss=miss,
         would_have_to_give=() if winner else would_have_to_give(study, records, miss.missed_by_bytes if miss else None),
         flags=_explained(shown, study.environment.device_name),
-        next_command=f"tuner export --study {study.name} -o best.yaml" if winner else None,
+        next_command=_export_command(study, train_steps) if winner else None,
     )
+
+
+def _export_command(study: StudyRecord, train_steps: int | None) -> str:
+    ranked = "" if train_steps is None else f" --train-steps {train_steps}"
+    return f"tuner export --study {study.name}{ranked} -o best.yaml"
 
 
 def _memory(

@@ -10,6 +10,7 @@ from tuner.kinds import Flag
 from tuner.outcome import Outcome
 from tuner.peak_phase import PeakPhase, peak_of
 from tuner.record import StudyRecord, TrialRecord
+from tuner.report_speed import Speed, Speeds
 from tuner.space import canonical, describe, fingerprint
 from tuner.wording import cause, headroom_bytes
 from tuner.workload import Frozen
@@ -36,7 +37,7 @@ class Line(Frozen):
     detail: str = ""
     tokens_per_s: float | None = None
     winner_ratio: float | None = None
-    """The winner's throughput over this one's."""
+    """The winner's tokens per second over this one's, of what strategies are ranked by."""
     peak_device_bytes: int | None = None
     headroom_bytes: int | None = None
     compile_seconds: float | None = None
@@ -44,6 +45,7 @@ class Line(Frozen):
     """The phase that set the peak; None: nothing was measured by phase."""
     twin_ratio: float | None = None
     """Its peak device over that of its eager twin: the same strategy with mode off. None: not known, or it is eager."""
+    speed: Speed = Speed()
     flags: tuple[Flag, ...] = ()
 
 
@@ -80,12 +82,14 @@ def _named(study: StudyRecord, records: Iterable[TrialRecord]) -> list[tuple[str
 
 
 def line_of(
-    study: StudyRecord, record: TrialRecord, labels: tuple[str, ...], winner: TrialRecord | None, known: Known
+    study: StudyRecord,
+    record: TrialRecord,
+    labels: tuple[str, ...],
+    winner: TrialRecord | None,
+    known: Known,
+    speeds: Speeds,
 ) -> Line:
     """Return what the report says of one strategy."""
-    ratio = None
-    if winner is not None and winner.tokens_per_s and record.tokens_per_s:
-        ratio = winner.tokens_per_s / record.tokens_per_s
     return Line(
         labels=labels,
         strategy=record.strategy,
@@ -96,12 +100,13 @@ def line_of(
         cause=cause(record),
         detail=record.detail,
         tokens_per_s=record.tokens_per_s,
-        winner_ratio=ratio,
+        winner_ratio=speeds.ratio(winner, record),
         peak_device_bytes=record.peak_device_bytes,
         headroom_bytes=headroom_bytes(record, study.limit_bytes),
         compile_seconds=record.compile_seconds,
         peak=peak_of(record, study.workload),
         twin_ratio=_twin_ratio(record, known),
+        speed=speeds.of(record),
         flags=record.flags,
     )
 

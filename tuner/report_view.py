@@ -14,7 +14,8 @@ from tuner.misses import NearestMiss
 from tuner.outcome import Outcome
 from tuner.report import Report
 from tuner.report_lines import Line
-from tuner.units import GIB, format_duration, format_gib
+from tuner.speed_words import pays_words
+from tuner.units import GIB, format_gib
 from tuner.wording import outcome_words
 
 _STYLES = {Outcome.OK: "green", Outcome.OVER_BUDGET: "yellow", Outcome.OOM: "yellow"}
@@ -51,9 +52,10 @@ def render(report: Report) -> Group:
 
 def _subject(report: Report) -> str:
     card = f" (card {report.card})" if report.card else ""
+    ranked = "" if report.train_steps is None else f", ranked by a run of {report.train_steps:,} steps"
     return (
         f"study {report.study}: {report.workload}; on {report.device}, "
-        f"budget {format_gib(report.budget_bytes)}{card}, limit {format_gib(report.limit_bytes)}"
+        f"budget {format_gib(report.budget_bytes)}{card}, limit {format_gib(report.limit_bytes)}{ranked}"
     )
 
 
@@ -72,9 +74,12 @@ def strategy(line: Line) -> Text:
     text = Text(heading(line.labels), style="bold") + Text(f"\n  {line.description}\n  ", style="not bold")
     if line.outcome is Outcome.OK:
         proof = "  proved" if line.role == "proof" else ""
-        return text + Text(_figures(line)) + Text(proof + _flags(line), style="green") + Text(_memory(line))
+        return (
+            text + Text(_figures(line)) + Text(proof + _flags(line), style="green") + Text(_memory(line) + _costs(line))
+        )
     figures = f"{_figures(line)}  " if line.tokens_per_s is not None else ""
-    return text + Text(f"{figures}{line.cause}{_flags(line)}", style=_STYLES.get(line.outcome, "red"))
+    ended = Text(f"{figures}{line.cause}{_flags(line)}", style=_STYLES.get(line.outcome, "red"))
+    return text + ended + Text(_costs(line))
 
 
 def heading(labels: Sequence[str]) -> str:
@@ -97,8 +102,18 @@ def _figures(line: Line) -> str:
     speed = "" if line.tokens_per_s is None else f"{line.tokens_per_s:,.0f} tokens/s"
     ratio = "" if line.winner_ratio is None else f"winner {line.winner_ratio:.2f}x"
     room = "" if line.headroom_bytes is None else f", {line.headroom_bytes / GIB:.2f} to spare"
-    compiled = "" if line.compile_seconds is None else f", compile {format_duration(line.compile_seconds)}"
-    return f"{speed:>15}  {ratio:>13}  {format_gib(line.peak_device_bytes):>9}{room}{compiled}"
+    within = line.speed.median_within
+    known = "" if within is None else f", step ±{within:.1%}"
+    return f"{speed:>15}  {ratio:>13}  {format_gib(line.peak_device_bytes):>9}{room}{known}"
+
+
+def _costs(line: Line) -> str:
+    """A row on the run that is planned, on compile seconds, and on when they are paid for."""
+    speed = line.speed
+    said = [] if speed.run_tokens_per_s is None else [f"{speed.run_tokens_per_s:,.0f} tokens/s over the run"]
+    said += [speed.compile_words] if speed.compile_words else []
+    said += [] if speed.break_even is None else [pays_words(speed.break_even)]
+    return f"\n  {'; '.join(said)}" if said else ""
 
 
 def _flags(line: Line) -> str:

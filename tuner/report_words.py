@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from strategies.knob import COMPILE_OFF
 from strategies.recipes import leanest
+from tuner.break_even import Ranking
 from tuner.card_words import budget_words, into
 from tuner.errors import ExitCode
 from tuner.kinds import Phase
@@ -24,11 +25,11 @@ _LEANER = {
 }
 
 
-def answer(study: StudyRecord, records: Sequence[TrialRecord], code: ExitCode) -> str:
+def answer(study: StudyRecord, records: Sequence[TrialRecord], code: ExitCode, ranking: Ranking) -> str:
     """Return one sentence that answers the question the study asked."""
-    fits = feasible(records, study.limit_bytes)
+    fits = feasible(records, study.limit_bytes, rate=ranking.rate)
     if fits:
-        return _won(study, fits)
+        return _won(study, fits, ranking)
     own = [record for record in records if record.study == study.name] or list(records)
     if not own:
         return f"No trial has ended yet in study {study.name}."
@@ -40,25 +41,35 @@ def answer(study: StudyRecord, records: Sequence[TrialRecord], code: ExitCode) -
     return f"No verdict for {budget_words(study)}: none of {len(own)} launches ended ok ({_counted(own)})."
 
 
-def _won(study: StudyRecord, fits: Sequence[TrialRecord]) -> str:
+def _won(study: StudyRecord, fits: Sequence[TrialRecord], ranking: Ranking) -> str:
     winner = fits[0]
     room = headroom_bytes(winner, study.limit_bytes)
     proof = "proved in a fresh process" if winner.role == "proof" else "not proved yet"
+    steps = ranking.train_steps
+    over = "" if steps is None else f" over a run of {steps:,} steps, compiling included"
     return (
-        f"Fastest of what fits {into(study)}: {describe(winner.strategy)}, "
-        f"{winner.tokens_per_s:,.0f} tokens/s{_against_eager(fits)}, "
+        f"Fastest of what fits {into(study)}{over}: {describe(winner.strategy)}, {_speed(winner, ranking)}"
+        f"{_against_eager(fits, ranking)}, "
         f"{format_gib(winner.peak_device_bytes)} at its peak with {format_gib(room)} to spare, {proof}."
     )
 
 
-def _against_eager(fits: Sequence[TrialRecord]) -> str:
+def _speed(winner: TrialRecord, ranking: Ranking) -> str:
+    speed = f"{winner.tokens_per_s:,.0f} tokens/s"
+    if ranking.train_steps is None or winner.strategy["mode"] == COMPILE_OFF:
+        return speed
+    return f"{ranking.rate(winner):,.0f} tokens/s over that run and {speed} once compiled"
+
+
+def _against_eager(fits: Sequence[TrialRecord], ranking: Ranking) -> str:
     winner = fits[0]
     if winner.strategy["mode"] == COMPILE_OFF:
         return " (eager)"
     eager = next((r for r in fits if r.strategy["mode"] == COMPILE_OFF), None)
-    if eager is None or not eager.tokens_per_s or not winner.tokens_per_s:
+    if eager is None or not ranking.rate(eager):
         return " (no eager strategy that was tried fits)"
-    return f" ({winner.tokens_per_s / eager.tokens_per_s:.2f} times the best eager one measured)"
+    over = "" if ranking.train_steps is None else " over that run"
+    return f" ({ranking.rate(winner) / ranking.rate(eager):.2f} times the best eager one measured{over})"
 
 
 def _counted(records: Sequence[TrialRecord]) -> str:

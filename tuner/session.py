@@ -68,7 +68,7 @@ def open_search(
         eager_only = set(allowed["mode"]) == {COMPILE_OFF}
         ledger = Ledger(
             study, bench.records.for_key(bench.key), handle.known.add,
-            eager_only=eager_only, space=space, deadlines=requests.deadlines,
+            eager_only=eager_only, space=space, deadlines=requests.deadlines, train_steps=spec.train_steps,
         )  # fmt: skip
         requests.learn(ledger.records)
         again = _take_over(handle, bench.records, ledger, requests)

@@ -18,7 +18,7 @@ from tuner.errors import WrongInput, nearest
 from tuner.kinds import Phase
 from tuner.model_source import find_function, find_model
 from tuner.space import default_allowed, filter_values
-from tuner.units import GIB, parse_duration
+from tuner.units import GIB, parse_count, parse_duration
 from tuner.workload import Adapter, Lengths, Precision, Workload
 
 SLOW_FROM_SECONDS = 3600.0
@@ -56,6 +56,8 @@ class StudySpec(BaseModel):
     sampler: Literal["tpe", "gp", "random"] = "tpe"
     trials: int | None = Field(default=None, ge=1)
     """Launches of this invocation, the proof not counted; None: no bound."""
+    train_steps: int | None = None
+    """Optimizer steps of the planned run, to rank by with its compiling; None: throughput alone counts."""
     time_budget: str = "30m"
     seed: int = Field(default=0, ge=0)
     study: str | None = None
@@ -74,6 +76,11 @@ class StudySpec(BaseModel):
     @classmethod
     def _known_card(cls, value: str | None) -> str | None:
         return None if value is None else find_card(value).name
+
+    @field_validator("train_steps", mode="before")
+    @classmethod
+    def _whole(cls, value: object) -> int | None:
+        return None if value is None else parse_count(value)
 
     @field_validator("time_budget", mode="before")
     @classmethod

@@ -1,4 +1,4 @@
-"""Sizes and durations between the form a person writes and the integers the code keeps.
+"""Sizes, durations and counts between the form a person writes and the integers the code keeps.
 
 The only place with ``2**30``: inside the code a size is an integer of bytes named ``*_bytes``.
 """
@@ -39,6 +39,17 @@ def parse_duration(text: str) -> float:
     if not text or position != len(text):
         raise ValueError("a duration is a number with s, m, h or d behind it, as 90s, 15m or 1h30m")
     return seconds
+
+
+def parse_count(value: object) -> int:
+    """Return the count that ``500`` or ``"500"`` stands for.
+
+    Raises:
+        ValueError: it is not a whole number of 1 or more.
+    """
+    if isinstance(value, bool) or not re.fullmatch(r"0*[1-9]\d{0,17}", str(value).strip()):
+        raise ValueError("must be a whole number of 1 or more")
+    return int(str(value))
 
 
 def format_duration(seconds: float) -> str:

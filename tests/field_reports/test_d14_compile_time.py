@@ -1,4 +1,4 @@
-"""D14: what compiling takes stands beside the throughput, never in it, and has a deadline of its own."""
+"""D14: compile seconds stand beside throughput, never in it; what a planned run pays for them decides if asked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ import torch
 from torch import nn
 
 from tests.field_reports.running import LAYER, run, users
-from tuner.kinds import Phase
+from tests.tuner.made import study_of
+from tests.tuner.test_break_even import compiled, ran
+from tuner.break_even import BreakEven
+from tuner.kinds import Flag, Phase
 from tuner.launcher import default_deadlines
 from tuner.outcome import Outcome
+from tuner.record import TrialRecord
+from tuner.report import summary
 
 SLOW_SECONDS = 2.0
 
@@ -52,3 +57,46 @@ def test_eager_has_none() -> None:
 def test_compiling_has_a_deadline_of_its_own() -> None:
     deadlines = default_deadlines(600)
     assert (deadlines[Phase.FIRST_STEP], deadlines[Phase.STEADY]) == (180, 300)
+
+
+def test_the_seconds_are_told_by_part(slow_compile: list[int]) -> None:
+    report = run(users("deep"), **LAYER).result.compile
+    assert report.parts is not None
+    # This compiler is AOT autograd's backend, so its two seconds are there.
+    assert report.parts.aot_autograd >= SLOW_SECONDS and 0 < report.parts.dynamo < report.compile_seconds
+    assert report.parts.dynamo + report.parts.aot_autograd <= report.compile_seconds * 1.1
+    assert run(users("deep")).result.compile.parts is None, "eager compiles nothing"
+
+
+def of_the_report() -> list[TrialRecord]:
+    """Its short fine-tune: 48 s eager, 35 s with only the layers compiled, 198 s with the whole model; 100 steps."""
+    return [
+        ran({}, 500 / 0.48),
+        compiled({"mode": "default", "scope": "layer"}, 500 / 0.2, 15.0, Flag.COLD),
+        compiled({"mode": "default", "scope": "whole"}, 500 / 0.18, 180.0, Flag.COLD),
+    ]
+
+
+def test_break_even_is_told_beside_throughput() -> None:
+    report = summary(study_of(), of_the_report())
+    whole, layer = report.winner, next(c for c in report.comparisons if "recipe: layer" in c.labels)
+    assert whole is not None and whole.strategy["scope"] == "whole", "by throughput alone"
+    assert whole.speed.break_even == BreakEven(steps=600, against="baseline")
+    assert layer.speed.break_even == BreakEven(steps=54, against="baseline")
+
+
+@pytest.mark.parametrize(("steps", "scope"), [(20, None), (100, "layer"), (5000, "layer"), (10_000, "whole")])
+def test_the_planned_steps_decide(steps: int, scope: str | None) -> None:
+    winner = summary(study_of(), of_the_report(), train_steps=steps).winner
+    assert winner is not None
+    assert (None if winner.strategy["mode"] == "off" else winner.strategy["scope"]) == scope
+
+
+def test_the_figures_of_the_report_come_out() -> None:
+    report = summary(study_of(), of_the_report(), train_steps=100)
+    seconds = {
+        line.description: round(100 * 500 / line.speed.run_tokens_per_s)
+        for line in (report.winner, *report.comparisons)
+        if line is not None and line.speed.run_tokens_per_s
+    }
+    assert seconds == {"baseline": 48, "mode=default": 198, "mode=default, scope=layer": 35}

@@ -11,6 +11,7 @@ import pytest
 
 from tests.tuner.made import CUDA, record_of, study_of
 from tests.tuner.searching import Clock, Heard
+from tests.tuner.test_break_even import compiled, ran
 from tuner.chooser import Chooser
 from tuner.ledger import Ledger
 from tuner.limits import limits
@@ -53,7 +54,8 @@ class Made:
             space=space,
         )
         self.handle.known.update(record.fingerprint for record in records)
-        self.ledger = Ledger(STUDY, records, self.handle.known.add, space=space)
+        planned = changes.pop("train_steps", None)
+        self.ledger = Ledger(STUDY, records, self.handle.known.add, space=space, train_steps=planned)
         self.requests = Requests(
             study="s",
             key="key",
@@ -306,6 +308,13 @@ def test_no_eager_one_is_run_again_where_compiling_is_far_ahead(storage: Storage
     assert drawn(Made(storage, [*ran(1299.0), *again])) == [WHOLE, CHECKPOINTING]
     assert drawn(Made(storage, [*ran(1300.0), *again])) == [WHOLE]
     assert drawn(Made(storage, [*ran(1300.0)[1:], *again])) == [WHOLE, CHECKPOINTING], "no eager one has run"
+
+
+def test_a_compiled_one_is_far_ahead_only_over_the_run_that_is_planned(storage: Storage) -> None:
+    records = [r.model_copy(update={"seconds": 10.0}) for r in (ran({}, 1000.0), compiled(LAYER, 2000.0, 60.0))]
+    again = [fragmented(CHECKPOINTING), fragmented(WHOLE)]
+    assert drawn(Made(storage, [*records, *again])) == [WHOLE]
+    assert drawn(Made(storage, [*records, *again], train_steps=100)) == [WHOLE, CHECKPOINTING]
 
 
 def test_an_exhausted_space(storage: Storage) -> None:

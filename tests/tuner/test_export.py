@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.tuner.made import record_of, result_of, study_of, throughput_of
+from tests.tuner.test_break_even import compiled, ran
 from tuner.errors import WrongInput
 from tuner.export import choose, exported, load_plan, to_yaml, write
 from tuner.kinds import Flag, Phase
@@ -138,3 +139,29 @@ def test_a_card_and_the_phase_of_the_peak_are_in_the_file(tmp_path: Path) -> Non
     assert "# Memory: peak in first_step, 2.00 GiB above steady." in text
     assert "# Searched for the card rtx4090; throughput was measured on a card." in text
     assert load_plan(path) == plan and plan.card == "rtx4090"
+
+
+def test_how_well_the_step_is_known_and_when_compiling_is_paid_for() -> None:
+    through = throughput_of(2000.0).model_copy(update={"median_within": 0.004})
+    record = measured(
+        tokens_per_s=2000.0, result=result_of(throughput=through), compile_seconds=10.0, flags=(Flag.COLD,)
+    )
+    records = [ran({}, 1000.0), record]
+    plan = exported(study_of(), record, records)
+    assert plan.measured.median_within == 0.004
+    assert (plan.measured.break_even_steps, plan.measured.break_even_against) == (40, "baseline")
+    assert "# Compiling is paid for after 40 steps against baseline." in to_yaml(plan, record)
+    alone = exported(study_of(), record, [record])
+    assert (alone.measured.break_even_steps, alone.measured.break_even_against) == (None, None)
+    assert "Compiling" not in to_yaml(alone, record)
+    slow = exported(study_of(), record, [ran({}, 3000.0), record])
+    assert (slow.measured.break_even_steps, slow.measured.break_even_against) == (None, "baseline")
+    assert "# Compiling never pays against baseline: it is no faster." in to_yaml(slow, record)
+
+
+def test_the_best_of_a_planned_run() -> None:
+    baseline, layer = ran({}, 1000.0), compiled(LAYER, 2000.0, 10.0)
+    records = [baseline, layer]
+    assert choose(study_of(), records, None) == layer
+    assert choose(study_of(), records, None, train_steps=41) == layer
+    assert choose(study_of(), records, None, train_steps=39) == baseline

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.tuner.made import CPU, CUDA, record_of, result_of, study_of, throughput_of
+from tests.tuner.test_break_even import compiled
 from tests.tuner.trials import parity
-from tuner.kinds import Kind, Phase
+from tuner.kinds import Flag, Kind, Phase
 from tuner.ledger import Ledger
 from tuner.measured import CompileReport, GraphBreak
 from tuner.outcome import Outcome
@@ -144,3 +145,12 @@ def test_an_out_of_memory_that_is_only_suspected_before_the_model_is_a_cause_lik
     tried = [s for s in one._recipes() if s in SPACE][:3]
     all_ = ledger(*(record_of(Outcome.OOM, s, **guessed) for s in (BASELINE, CHECKPOINTING, *tried)), space=SPACE)
     assert "all ended with oom (suspected)" in (all_.nothing_left_to_try() or "")
+
+
+def test_the_best_of_a_planned_run() -> None:
+    whole, layer = compiled({"mode": "default"}, 2500.0, 60.0), compiled(LAYER, 2000.0, 10.0)
+    assert ledger(whole, layer).best() == whole
+    known = ledger(whole, layer, train_steps=100)
+    assert known.best() == layer
+    known.add(compiled(LAYER, 2000.0, 60.0, Flag.COLD, role="proof"))
+    assert known.best() == whole, "compiled cold it costs as much"

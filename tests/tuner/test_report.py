@@ -8,7 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from strategies.recipes import complete, leanest, recipes
-from tests.tuner.made import record_of, study_of
+from tests.tuner.made import record_of, result_of, study_of, throughput_of
+from tests.tuner.test_break_even import WHOLE, compiled, ran
 from tuner.errors import ExitCode
 from tuner.kinds import Flag, Phase
 from tuner.outcome import Outcome
@@ -20,6 +21,7 @@ from tuner.units import GIB
 BASELINE: dict[str, Any] = {}
 CHECKPOINTING = {"checkpointing": "every-block"}
 LAYER = {"mode": "default", "scope": "layer"}
+BASELINE_RAN = ran({}, 1000.0, number=0)
 GRAPHS = {"mode": "reduce-overhead", "scope": "layer"}
 
 
@@ -217,3 +219,51 @@ def test_the_nearest_miss_is_shown() -> None:
     )
     assert "needs at least 25.00 GiB, at least 2.00 GiB more than the limit" in text
     assert "What would have to give:" in text
+
+
+# A whole run
+
+
+def priced() -> list[TrialRecord]:
+    """A baseline of 0.5 s a step, a layer that compiles for 10 s, a whole model for 60 s."""
+    return [BASELINE_RAN, compiled(LAYER, 2000.0, 10.0, Flag.COLD, number=1), compiled(WHOLE, 2500.0, 60.0, number=2)]
+
+
+def test_the_terminal_says_what_compiling_costs_and_when_it_is_paid_for() -> None:
+    text = printed(summary(study_of(), priced()))
+    assert "  compile 10.0 s cold; paid for after 40 steps against baseline\n" in text
+    assert "  compile 1 m 00 s; paid for after 200 steps against baseline\n" in text
+    slower = compiled({"mode": "default", "scope": "mlp"}, 900.0, 5.0)
+    assert "compile 5.0 s; never pays against baseline: it is no faster" in printed(
+        summary(study_of(), [*priced(), slower])
+    )
+    assert "paid for" not in printed(summary(study_of(), priced()[1:])), "no reference ran"
+
+
+def test_the_terminal_says_how_well_a_step_is_known() -> None:
+    through = throughput_of().model_copy(update={"median_within": 0.0034})
+    text = printed(summary(study_of(), [record_of(result=result_of(throughput=through))]))
+    assert "3.00 to spare, step ±0.3%" in text
+
+
+def test_a_planned_run_changes_who_wins_and_the_answer_says_so() -> None:
+    by_throughput = summary(study_of(), priced())
+    assert by_throughput.winner is not None and by_throughput.winner.trial == 2
+    report = summary(study_of(), priced(), train_steps=100)
+    assert report.winner is not None and report.winner.trial == 1 and report.train_steps == 100
+    assert report.answer.startswith(
+        "Fastest of what fits in 24.00 GiB over a run of 100 steps, compiling included: mode=default, scope=layer, "
+        "1,429 tokens/s over that run and 2,000 tokens/s once compiled (1.43 times the best eager one measured over "
+        "that run), 20.00 GiB at its peak"
+    )
+    assert report.next_command == "tuner export --study s --train-steps 100 -o best.yaml"
+    assert [line.trial for line in report.runners_up] == [0, 2]
+    text = printed(report)
+    assert "ranked by a run of 100 steps" in text and "1,429 tokens/s over the run; compile 10.0 s cold" in text
+    ten = summary(study_of(), priced(), train_steps=10)
+    assert "1,000 tokens/s (eager)" in ten.answer and "once compiled" not in ten.answer
+
+
+def test_a_planned_run_changes_no_verdict() -> None:
+    assert summary(study_of(), priced(), train_steps=1).exit_code is ExitCode.DONE
+    assert summary(study_of(), [], train_steps=5).exit_code is ExitCode.NO_VERDICT

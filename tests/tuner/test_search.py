@@ -444,3 +444,28 @@ def test_an_out_of_memory_in_one_scope_prunes_neither_another_nor_eager(bench: B
     for checkpointing in ("off", "every-block"):
         assert {("default", "whole", checkpointing), ("default", "layer", checkpointing)} <= ran
         assert any(mode == "off" and way == checkpointing for mode, _, way in ran)
+
+
+# A planned run
+
+
+def test_a_planned_run_decides_what_is_proved_and_nothing_else(bench: Bench) -> None:
+    short = bench.run(trials=12, train_steps=10)
+    (proof,) = [r for r in short.heard.records if r.role == "proof"]
+    assert proof.strategy["mode"] == "off", "ten steps of a second do not pay for a minute"
+    assert short.heard.best[-1] == proof
+    told = [trial.value for trial in short.session.search.handle.trials()]
+    assert told == pytest.approx([landscape.speed(dict(r.strategy)) for r in short.heard.records[:12]])
+    longer = bench.run(trials=1, train_steps=100_000)
+    assert longer.session.study.name == short.session.study.name, "the same study goes on"
+    assert longer.heard.records[-1].role == "proof" and longer.heard.records[-1].strategy["mode"] != "off"
+
+
+def test_the_same_strategies_are_tried_whatever_run_is_planned(bench: Bench, tmp_path: Path) -> None:
+    tried = []
+    for steps in (None, 10):
+        folder = tmp_path / str(steps)
+        folder.mkdir()
+        bench.monkeypatch.chdir(folder)
+        tried.append(bench.run(trials=14, train_steps=steps).heard.strategies[:14])
+    assert tried[0] == tried[1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.errors import WrongInput, nearest
+from tuner.units import parse_count
 
 if TYPE_CHECKING:
     from tuner.record import StudyRecord
@@ -27,6 +28,31 @@ def add_study_options(parser: argparse.ArgumentParser) -> None:
     """Add ``--storage URL`` and ``--study NAME``."""
     add_storage_option(parser)
     parser.add_argument("--study", metavar="NAME", help="the study; the one that was searched last unless said")
+
+
+TRAIN_STEPS = (
+    "rank by the whole run of so many optimizer steps, cold compiling included: best, runners-up and what is proved. "
+    "Neither the study nor what Optuna is told changes, and without it throughput alone counts again"
+)
+
+
+def add_train_steps_option(parser: argparse._ActionsContainer) -> None:
+    """Add ``--train-steps N``."""
+    parser.add_argument("--train-steps", metavar="N", help=TRAIN_STEPS)
+
+
+def train_steps(args: argparse.Namespace) -> int | None:
+    """Return the steps that were asked for; None: none were.
+
+    Raises:
+        WrongInput: not a whole number of 1 or more.
+    """
+    if args.train_steps is None:
+        return None
+    try:
+        return parse_count(args.train_steps)
+    except ValueError as error:
+        raise WrongInput("train-steps", str(error), args.train_steps) from error
 
 
 def open_records(args: argparse.Namespace) -> tuple[Storage, Records]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.commands.common import add_study_options
+from tuner.commands.common import add_study_options, add_train_steps_option
 from tuner.commands.workload_options import add_device_options, add_workload_options, spec_flags
 from tuner.errors import ExitCode
 
@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--knob", action="append", metavar="KNOB=V,V", help="only these values of a knob, as scope=layer,whole"
     )
     group.add_argument("--sampler", metavar="S", help="tpe (the default), gp or random")
+    add_train_steps_option(group)
     group.add_argument(
         "--cold", action="store_true", default=None, help="every trial compiles with an empty cache of its own"
     )
@@ -64,7 +65,8 @@ def run(args: argparse.Namespace) -> int:
         listener.started(session.study, session.notes, spec.trials, spec.time_budget_seconds, best)
         end = session.search.run()
         listener.finished(end.reason)
-        report = summary(session.study, session.records.for_key(session.study.key), session.eager_only)
+        records = session.records.for_key(session.study.key)
+        report = summary(session.study, records, session.eager_only, train_steps=spec.train_steps)
     if not args.json:
         print_report(report, make_console())
     return ExitCode(end.exit_code)

@@ -11,6 +11,7 @@ import yaml
 from strategies.recipes import leanest
 from tests.tuner.commands.made import call, fill
 from tests.tuner.made import record_of
+from tests.tuner.test_break_even import compiled, ran
 from tuner.commands import export
 from tuner.errors import WrongInput
 from tuner.kinds import Phase
@@ -58,3 +59,15 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
         call(export, "-o", "none/best.yaml")
     with pytest.raises(WrongInput, match="trial: must be a trial of the study, not 7"):
         call(export, "-o", "best.yaml", "--trial", "7")
+
+
+def test_the_winner_of_a_planned_run(tmp_path: Path) -> None:
+    fill(tmp_path, [ran({}, 1000.0, number=0), compiled({"mode": "default"}, 2500.0, 60.0, number=1)])
+    assert call(export, "-o", "best.yaml") == 0
+    plan = load_plan(Path("best.yaml"))
+    assert (plan.trial, plan.measured.break_even_steps, plan.measured.break_even_against) == (1, 200, "baseline")
+    assert call(export, "-o", "short.yaml", "--train-steps", "100") == 0
+    assert load_plan(Path("short.yaml")).trial == 0
+    with pytest.raises(WrongInput, match="train-steps: must be a whole number of 1 or more, not '0'"):
+        call(export, "-o", "none.yaml", "--train-steps", "0")
+    assert not Path("none.yaml").exists()

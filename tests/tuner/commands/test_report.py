@@ -10,7 +10,9 @@ import pytest
 
 from tests.tuner.commands.made import call, fill
 from tests.tuner.made import record_of, study_of
+from tests.tuner.test_break_even import compiled, ran
 from tuner.commands import report
+from tuner.errors import WrongInput
 from tuner.outcome import Outcome
 
 KEPT = Path(__file__).parents[3] / "studies" / "records"
@@ -45,3 +47,21 @@ def test_records_from_before_can_be_read(database: Path, tmp_path: Path, capsys:
     assert call(report, "--json", "--storage", f"sqlite:///{copy}") == 0
     data = json.loads(capsys.readouterr().out)
     assert data["winner"]["outcome"] == "ok" and data["proved"] and data["launches"] > 0
+
+
+def test_a_planned_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(tmp_path, [ran({}, 1000.0, number=0), compiled({"mode": "default"}, 2500.0, 60.0, number=1)])
+    assert call(report, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["winner"]["trial"] == 1
+    assert call(report, "--json", "--train-steps", "100") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["winner"]["trial"], data["train_steps"]) == (0, 100)
+    assert call(report, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["winner"]["trial"] == 1, "nothing is remembered"
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "2.5", "many"])
+def test_a_run_of_no_steps_is_wrong_input(given: str, tmp_path: Path) -> None:
+    fill(tmp_path, [record_of()])
+    with pytest.raises(WrongInput, match="train-steps: must be a whole number of 1 or more"):
+        call(report, "--train-steps", given)
