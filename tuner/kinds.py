@@ -17,7 +17,30 @@ class Phase(StrEnum):
     SETTLE = "settle"
     STEADY = "steady"
     LONGEST_BATCH = "longest_batch"
-    """Only where lengths vary, or the workload has a partial last batch or an evaluation."""
+    """Only where there is something to replay (`Replay`)."""
+
+
+class Replay(StrEnum):
+    """What `longest_batch` replays after training has been measured, in this order."""
+
+    LONGEST = "longest"
+    """A step of nothing but the longest sequences, where lengths vary."""
+    SKEWED = "skewed"
+    """The longest sequences of one repeated token, where the model has experts: all of it goes to the same ones."""
+    PARTIAL = "partial"
+    """One sequence less than a whole batch, where the last batch is kept; then a whole one again."""
+    EVALUATION = "evaluation"
+    """Forwards without gradients, where the workload has an evaluation; then a step of training again."""
+
+    @property
+    def words(self) -> str:
+        """Where something happened, for a sentence."""
+        return {
+            Replay.LONGEST: "in the longest batch",
+            Replay.SKEWED: "with all tokens routed to the same experts",
+            Replay.PARTIAL: "in a partial last batch",
+            Replay.EVALUATION: "in an evaluation",
+        }[self]
 
 
 class Kind(StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from tuner.kinds import Phase
 from tuner.workload import Frozen
@@ -49,7 +49,13 @@ class MemoryLedger(Frozen):
     """As they are between the last backward and the optimizer."""
     optimizer_state_bytes: int | None = None
     activations_bytes: int | None = None
-    """The rest of the step's peak: saved activations, logits, temporary tensors."""
+    """The rest of the step's peak: saved activations, logits, temporary tensors; never below zero.
+
+    With the three above it makes up the peak. Gradients that are dropped between steps may not have
+    been there when it was reached; then this is too small by as much.
+    """
+    activations_from: Literal["allocator", "graph_pools"] | None = None
+    """``graph_pools``: under replay the allocator sees nothing; what the pools of CUDA graphs reserve stands for it."""
     forward_peak_bytes: int | None = None
     """Peak allocated up to the end of the forward."""
     backward_peak_bytes: int | None = None

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from strategies.knob import Value
-from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
+from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase, Replay
 from tuner.measured import CompileReport, MemoryLedger, Parity, PhaseRecord, Throughput
 from tuner.workload import Frozen, Workload
 
@@ -31,6 +31,8 @@ class Failure(Frozen):
     """The optimizer step of the phase, from 1."""
     needed_bytes: int | None = None
     """Of an out-of-memory: allocated plus the refused request, a lower bound of the need."""
+    replay: Replay | None = None
+    """What `longest_batch` was replaying."""
 
 
 class TrialRequest(Frozen):
@@ -108,6 +110,10 @@ class TrialResult(Frozen):
     """File name of the allocator's snapshot in the trial's folder."""
     largest_blocks: tuple[str, ...] = ()
     """The ten largest live blocks of that snapshot, in words."""
+    replays: tuple[Replay, ...] = ()
+    """What `longest_batch` replayed to its end."""
+    peak_replay: Replay | None = None
+    """The one that set the peak of `longest_batch`; None: none rose above what was held before."""
     layers: int | None = None
     applied: tuple[str, ...] = ()
     """What was put on the model, in sentences (`Applied.done`)."""

@@ -51,7 +51,7 @@ def _phase_row(position: int, phase: PhaseRecord) -> PhaseRow:
 
 def _failure_row(failure: Failure) -> FailureRow:
     texts = {name: _text(getattr(failure, name)) for name in ("type", "detail", "traceback")}
-    return FailureRow(**failure.model_dump(mode="json", exclude=set(texts)), **texts)
+    return FailureRow(**failure.model_dump(mode="json", exclude={*texts, "replay"}), **texts)
 
 
 def workload_row(workload: Workload) -> WorkloadRow:

@@ -24,6 +24,13 @@ def format_gib(size_bytes: int | None) -> str:
     return "?" if size_bytes is None else f"{size_bytes / GIB:.2f} GiB"
 
 
+def format_size(size_bytes: int) -> str:
+    """Return a size for a person in the unit that suits it: ``1.50 GiB``, ``48.0 MiB``, ``12 KiB``."""
+    if size_bytes >= GIB:
+        return format_gib(size_bytes)
+    return f"{size_bytes / MIB:.1f} MiB" if size_bytes >= MIB else f"{size_bytes / 1024:.0f} KiB"
+
+
 def parse_duration(text: str) -> float:
     """Return the seconds that ``90``, ``90s``, ``15m``, ``1.5h``, ``1h30m`` or ``1d`` stand for.
 

@@ -12,9 +12,9 @@ from tests.field_reports import models
 from tests.tuner.worker.workloads import measurement, shaped
 from tuner.measured import Parity
 from tuner.outcome import Verdict, classify
-from tuner.protocol import Attempt, Event, Failure, TrialResult
+from tuner.protocol import Attempt, Event, TrialResult
 from tuner.worker.__main__ import make_result
-from tuner.worker.failure import NotWhatItSays, classify_exception
+from tuner.worker.ended import failure_of
 from tuner.worker.measure import Trial
 from tuner.workload import ModelKind, Workload
 
@@ -61,7 +61,7 @@ def run(workload: Workload, steady_steps: int | None = None, **strategy: Any) ->
     try:
         trial.run()
     except Exception as error:
-        failure = _failure(trial, error)
+        failure = failure_of(error, made)
         trial.end_failed_phase()
     finally:
         if made.health is not None:
@@ -72,12 +72,6 @@ def run(workload: Workload, steady_steps: int | None = None, **strategy: Any) ->
         request=made.request, exit_code=0, result=result, events=tuple(events), started_at=started, seconds=seconds
     )
     return Ran(trial, attempt)
-
-
-def _failure(trial: Trial, error: Exception) -> Failure:
-    ended = trial.m.step or 0
-    step = ended if isinstance(error, NotWhatItSays) else ended + 1
-    return classify_exception(error, trial.m.phase, step, bool(trial.request.strategy["fullgraph"]))
 
 
 def line_of(mark: str) -> str:

@@ -13,7 +13,7 @@ from importlib import metadata  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING  # noqa: E402
 
-from tuner.kinds import Flag, Phase  # noqa: E402
+from tuner.kinds import FailureClass, Flag, Phase  # noqa: E402
 from tuner.measured import CompileReport  # noqa: E402
 from tuner.protocol import Event, TrialResult  # noqa: E402
 from tuner.trial_dir import TrialDir  # noqa: E402
@@ -32,21 +32,19 @@ def main(path: str) -> int:
     started = _process_start()
     trial_dir.append_event(Event(time=started, event="phase", phase=Phase.START))
 
-    from tuner.worker.failure import NotWhatItSays, classify_exception
+    from tuner.worker.ended import failure_of
     from tuner.worker.measure import Trial
     from tuner.worker.measurement import Measurement
 
-    measurement = Measurement(request=request, emit=trial_dir.append_event, phase_started=started)
+    measurement = Measurement(
+        request=request, emit=trial_dir.append_event, phase_started=started, folder=trial_dir.path
+    )
     failure: Failure | None = None
     trial = Trial(measurement)
     try:
         trial.run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
-        fullgraph = bool(request.strategy["fullgraph"])
-        # What measuring itself finds belongs to the step that has ended, all else to the one in progress.
-        ended = measurement.step or 0
-        step = ended if isinstance(error, NotWhatItSays) else ended + 1
-        failure = classify_exception(error, measurement.phase, step, fullgraph)
+        failure = failure_of(error, measurement)
         print(failure.traceback, file=sys.stderr, flush=True)
         trial.end_failed_phase()
     trial_dir.write_result(make_result(request, measurement, failure))
@@ -61,8 +59,10 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
     import torch
 
     from tuner.worker.effect import no_effect
+    from tuner.worker.inventory import state_bytes
 
     applied = m.applied
+    snapshot, blocks = _snapshot(m, failure)
     without = no_effect(m, whole=failure is None)
     params = list(applied.model.parameters()) if applied else []
     return TrialResult(
@@ -75,7 +75,12 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         accumulation=applied.accumulation if applied else 1,
         parameters=sum(p.numel() for p in params) or None,
         trainable_parameters=sum(p.numel() for p in params if p.requires_grad) or None,
-        optimizer_state_bytes=_state_bytes(applied.optimizer) if applied else None,
+        optimizer_state_bytes=state_bytes(applied.optimizer) if applied else None,
+        memory=m.memory,
+        snapshot=snapshot,
+        largest_blocks=blocks,
+        replays=tuple(m.replays),
+        peak_replay=m.peak_replay,
         layers=_layers(m),
         applied=applied.done if applied else (),
         notes=(*m.notes, *without.values(), *(applied.unapplied if applied else ())),
@@ -100,6 +105,14 @@ def _compile_report(m: Measurement) -> CompileReport:
     return m.health.report(m.compile_seconds).model_copy(update={"parts": parts})
 
 
+def _snapshot(m: Measurement, failure: Failure | None) -> tuple[str | None, tuple[str, ...]]:
+    if m.history is None:
+        return None, ()
+    if m.history.problem is not None:
+        m.notes.append(f"the allocator's snapshot could not be kept ({m.history.problem})")
+    return m.history.result(failure is not None and failure.failure_class is FailureClass.OOM)
+
+
 def _layers(m: Measurement) -> int | None:
     from tuner.build import BuildConflict, decoder_layers
 
@@ -109,15 +122,6 @@ def _layers(m: Measurement) -> int | None:
         return len(decoder_layers(m.applied.model))
     except BuildConflict:
         return None
-
-
-def _state_bytes(optimizer: object) -> int:
-    """Bytes of the optimizer's state tensors."""
-    import torch
-
-    state = getattr(optimizer, "state", {})
-    tensors = [v for s in state.values() for v in s.values() if isinstance(v, torch.Tensor)]
-    return sum(t.numel() * t.element_size() for t in tensors)
 
 
 def _cache_flags(m: Measurement) -> list[Flag]:

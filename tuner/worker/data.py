@@ -72,6 +72,26 @@ class Batches:
         """Return a step of nothing but sequences of the longest length."""
         return self._cut([self.workload.lengths.max] * self.workload.batch_size, index=-2, rows=self.micro_batch)
 
+    def partial(self) -> StepBatch | None:
+        """Return the last step of an epoch that lacks one sequence; None: a step has no more than one."""
+        rows = self.workload.batch_size - 1
+        return self._cut([self.workload.lengths.max] * rows, index=-3, rows=self.micro_batch) if rows else None
+
+    def evaluation(self) -> MicroBatch:
+        """Return a micro-batch of the longest sequences."""
+        return self._cut([self.workload.lengths.max] * self.micro_batch, -4, self.micro_batch).micro_batches[0]
+
+    def skewed(self) -> StepBatch | None:
+        """Return a step of the longest sequences in which every token is the same one, so that a router sends
+        all to the same experts; None: the batches are the user's own."""
+        if self._function is not None:
+            return None
+        step = self._cut([self.workload.lengths.max] * self.workload.batch_size, index=-5, rows=self.micro_batch)
+        for micro_batch in step.micro_batches:
+            for name in ("input_ids", "labels"):
+                micro_batch.batch[name].fill_(1)
+        return step
+
     def _make(self, index: int) -> StepBatch:
         workload = self.workload
         lengths = workload.lengths.sample(workload.batch_size, self.seed * 7919 + index)

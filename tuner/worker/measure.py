@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Callable
@@ -13,17 +14,21 @@ from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
 from tuner.kinds import FailureClass, Flag, Kind, Phase
-from tuner.measured import Parity, PhaseRecord
+from tuner.measured import MemoryLedger, Parity, PhaseRecord
 from tuner.protocol import Event
 from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
+from tuner.worker.growth import Held, growth_of, growth_words, still_rises
 from tuner.worker.health import CompileHealth
+from tuner.worker.inventory import StepWatch
 from tuner.worker.load import import_libraries, load_model
 from tuner.worker.measurement import Measurement
 from tuner.worker.memory import Memory, set_cap
 from tuner.worker.parity import ParityProbe
+from tuner.worker.replay import Replays, replays_of
 from tuner.worker.settle import AT_MOST, QUIET, Observed, until_settled
+from tuner.worker.snapshot import History
 from tuner.worker.steps import Observer, Steps
 from tuner.worker.window import Timed, first_steps, measure_window
 
@@ -45,6 +50,8 @@ class Trial:
         self.clocks: WindowClocks | None = None
         self._slow_seconds: list[float] = []
         """Of all steps before `steady`: what they took beyond a steady step is the price of compiling."""
+        self._held: list[Held] = []
+        """What was held after the steps of `settle` that compiled nothing more, and at both ends of `steady`."""
 
     def run(self) -> None:
         """Measure. Raises whatever training raises, or `NotWhatItSays`; the measurement keeps what was seen."""
@@ -55,8 +62,9 @@ class Trial:
         self.first_step()
         self.settle()
         self.steady()
-        if self.request.workload.lengths.vary:
-            self.longest_batch()
+        self.check_growth()
+        if due := replays_of(self.request.workload, self.model):
+            self.longest_batch(due)
         self.end_phase()
 
     @property
@@ -76,15 +84,20 @@ class Trial:
     def end_phase(self) -> None:
         """Record the peaks of the current phase and reset them."""
         self.memory.synchronize()
+        seconds = time.time() - self.m.phase_started
+        with self.m.detecting("graph_pools") if self.memory.records_graphs else contextlib.nullcontext():
+            pools = self.memory.graph_pool_bytes()
         peaks = self.memory.take()
         self.m.phases.append(
             PhaseRecord(
                 phase=self.m.phase,
-                seconds=time.time() - self.m.phase_started,
+                seconds=seconds,
                 allocated_bytes=peaks.allocated_bytes,
                 reserved_bytes=peaks.reserved_bytes,
                 device_bytes=peaks.device_bytes,
                 alloc_retries=peaks.alloc_retries,
+                ooms=peaks.ooms,
+                graph_pool_bytes=pools,
                 steps=self.m.step or 0,
             )
         )
@@ -105,10 +118,13 @@ class Trial:
         request, strategy = self.request, self.request.strategy
         if request.cap_bytes is not None:
             set_cap(request.cap_bytes, self.device)
+        self.m.history = History(self.device, self.m.folder, request.cache_dir)
+        self.m.history.start()
         self.m.health = CompileHealth(self.m.compiles, wants_plan=float(strategy["activation_memory_budget"]) < 1)
         self.model = load_model(request.workload, self.device, request.seed, self.m.notes)
         self.m.model_seconds = time.time() - self.m.phase_started + self.m.phases[0].seconds
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
+        self.memory.records_graphs = self.applied.records_graphs
         batches = Batches(request.workload, self.model, self.device, self.applied.micro_batch, request.seed)
         batches.prepare()
         self.steps = Steps(self.applied, batches, Loss(request.workload, self.model, self.m.compiles), self.memory)
@@ -137,19 +153,22 @@ class Trial:
         """Step until nothing is compiled or recorded any more and the times have levelled."""
         self.enter(Phase.SETTLE)
         at_least = 4 if self.request.strategy["mode"] in GRAPH_MODES else 3
-        found = until_settled(self._settle_step, self._health().activity(), at_least)
+        found = until_settled(self._settle_step, self._health().activity(), at_least, self.memory.rises_bytes)
         if found.active:
             guard = self._health().last_recompile()
             cause = f"still recompiling: {guard}" if guard else "still compiling or recording CUDA graphs"
             raise NotWhatItSays(FailureClass.UNSTABLE, None, f"after {AT_MOST} steps {cause}")
-        if found.rising:
-            detail = f"after {AT_MOST} steps memory still rises with each step"
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, detail)
+        growth = growth_of(found.held)
+        if found.rising and growth is not None:
+            self.m.memory = MemoryLedger(growth=growth)
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, growth_words(growth))
         if not found.level:
             self.m.flags.append(Flag.NOISY)
-        if found.grown_bytes:
-            self.m.notes.append(f"memory rose by {found.grown_bytes} bytes over the last {QUIET} steps of settle")
         self._observe()
+        self._take_stock()
+        self._held = list(found.held)
+        if (held := self.memory.held()) is not None:
+            self._held.append((self.m.step or 0, held))
 
     def _settle_step(self, number: int) -> Observed:
         batch = self._settle_batch(number)
@@ -196,6 +215,23 @@ class Trial:
             kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None
             raise NotWhatItSays(FailureClass.COMPILE_NOT_APPLIED, kind, fault)
 
+    def _take_stock(self) -> None:
+        """See in one more step what memory goes to; everything is compiled by now."""
+        history, batches = self._history(), self.steps.batches
+        batch = batches.longest() if self.request.workload.lengths.vary else batches.step(0)
+        with self.m.detecting("memory_ledger"):
+            if self.request.memory_snapshot:
+                history.follow()
+            at_forward = history.keep_step if self.request.memory_snapshot else None
+            watch = StepWatch(self.memory, self.applied, at_forward)
+            self._timed_step(batch, watch=watch)
+            self.m.memory = watch.ledger()
+        history.stop()
+
+    def _history(self) -> History:
+        assert self.m.history is not None
+        return self.m.history
+
     def steady(self) -> None:
         """The timed windows: no synchronisation but one at the end of each, no detector, no recompile."""
         steps = self._steady_steps(Flag.NOISY in self.m.flags)
@@ -228,16 +264,29 @@ class Trial:
             wanted = self.request.steady_steps
             self.m.notes.append(f"steady: {steps} optimizer steps in place of {wanted}, as one takes {seconds:.0f} s")
 
-    def longest_batch(self) -> None:
-        """Replay a step of nothing but the longest sequences: a late recompile lands on top of everything."""
+    def check_growth(self) -> None:
+        """See whether memory rose from `settle` to the end of `steady`; asked outside the timed window."""
+        held = self.memory.held()
+        if held is not None:
+            self._held.append((self._held[-1][0] + (self.m.step or 0) if self._held else 0, held))
+        growth = growth_of(self._held)
+        self.m.memory = (self.m.memory or MemoryLedger()).model_copy(update={"growth": growth})
+        if growth is not None and still_rises(self._held, self.memory.rises_bytes):
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, growth_words(growth))
+
+    def longest_batch(self, due: tuple[Replay, ...]) -> None:
+        """Replay what comes late: a recompile or another shape then lands on top of everything."""
         self.enter(Phase.LONGEST_BATCH)
-        self.steps.longest()
-        self.m.step = 1
+        Replays(self.m, self.model, self.steps, self.memory).run(due)
 
     def _timed_step(
-        self, batch: StepBatch, before_update: Callable[[], None] | None = None, observe: Observer | None = None
+        self,
+        batch: StepBatch,
+        before_update: Callable[[], None] | None = None,
+        observe: Observer | None = None,
+        watch: StepWatch | None = None,
     ) -> tuple[float, float]:
-        loss, seconds = self.steps.timed(batch, before_update, observe)
+        loss, seconds = self.steps.timed(batch, before_update, observe, watch)
         self._health().step_ended()
         self.m.step = (self.m.step or 0) + 1
         self.m.emit(Event(time=time.time(), event="step", phase=self.m.phase, step=self.m.step, seconds=seconds))

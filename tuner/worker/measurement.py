@@ -6,13 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from strategies.knob import COMPILE_OFF
 from tuner.build import Applied
-from tuner.kinds import Flag, Phase
-from tuner.measured import Parity, PhaseRecord, Throughput
+from tuner.kinds import Flag, Phase, Replay
+from tuner.measured import MemoryLedger, Parity, PhaseRecord, Throughput
 from tuner.protocol import Event, TrialRequest
 from tuner.worker.health import CompileHealth
+from tuner.worker.snapshot import History
 
 EventSink = Callable[[Event], None]
 
@@ -38,6 +40,15 @@ class Measurement:
     compile_seconds: float = 0.0
     model_seconds: float | None = None
     settle_steps: int = 0
+    folder: Path | None = None
+    """The trial's, for files of any size; None: nothing is kept."""
+    history: History | None = None
+    memory: MemoryLedger | None = None
+    replay: Replay | None = None
+    """What `longest_batch` is replaying."""
+    replays: list[Replay] = field(default_factory=list)
+    """What it has replayed."""
+    peak_replay: Replay | None = None
     detector_seconds: dict[str, float] = field(default_factory=dict)
     """What each detector cost so far, by name."""
 

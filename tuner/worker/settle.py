@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tuner.worker.growth import ALLOCATED_RISES_BYTES, Held, still_rises
+
 AT_MOST = 20
 """Steps."""
 LONG_ENOUGH_SECONDS = 10.0
@@ -14,8 +16,6 @@ LONG_ENOUGH_SECONDS = 10.0
 makes them uneven, twenty of them cost more than they tell."""
 QUIET = 3
 """Steps in which nothing may be compiled, recorded or autotuned, and memory may not keep rising."""
-RISES_BYTES = 2**20
-"""A step that leaves less than this behind leaks nothing that a training run would die of."""
 LEVEL = 0.05
 """How far a settled step may lie from the median of the last ones."""
 
@@ -45,29 +45,35 @@ class Settled:
     active: bool
     """Something was still compiled or recorded in the last steps."""
     rising: bool
-    """Memory still rose with each of the last steps, by `RISES_BYTES` at least."""
-    grown_bytes: int = 0
-    """By how much memory rose over the last steps, where it rose with each of them."""
+    """Memory still rose, for sure and in several steps (`growth.still_rises`)."""
+    held: tuple[Held, ...] = ()
+    """What was held after each step since the last that compiled or recorded anything."""
 
 
-def until_settled(step: Callable[[int], Observed], before: tuple[int, ...], at_least: int) -> Settled:
+def until_settled(
+    step: Callable[[int], Observed], before: tuple[int, ...], at_least: int, rises_bytes: int = ALLOCATED_RISES_BYTES
+) -> Settled:
     """Step until it is quiet and level and has met all batches, `at_least` times and `AT_MOST` times at most.
 
     Args:
         step: runs one step, of the number given from 1.
         before: the activity before the first step.
+        rises_bytes: what may be left behind by each step.
     """
     seen: list[Observed] = []
     while True:
         seen.append(step(len(seen) + 1))
+        held = _held_when_quiet(seen)
         state = Settled(
             seconds=tuple(s.seconds for s in seen),
             level=_is_level([s.seconds / s.work for s in seen]),
             active=_is_active([before, *(s.activity for s in seen)]),
-            rising=_is_rising([s.held_bytes for s in seen]),
-            grown_bytes=_grown([s.held_bytes for s in seen]),
+            rising=still_rises(held, rises_bytes),
+            held=held,
         )
-        quiet = not state.active and not state.rising and not seen[-1].more_to_meet
+        # A last rise is looked into even where there are too few steps for a line through them.
+        level_memory = len(held) < 2 or held[-1][1] - held[-2][1] <= rises_bytes
+        quiet = not state.active and not state.rising and level_memory and not seen[-1].more_to_meet
         settled = quiet and (state.level or sum(state.seconds) >= LONG_ENOUGH_SECONDS)
         if len(seen) >= AT_MOST or (settled and len(seen) >= at_least):
             return state
@@ -83,17 +89,8 @@ def _is_active(activity: list[tuple[int, ...]]) -> bool:
     return len(activity) <= QUIET or len(set(activity[-QUIET - 1 :])) > 1
 
 
-def _rises(held: list[int | None]) -> list[int]:
-    """By how much memory rose with each of the last steps; empty where it cannot be told."""
-    last = [h for h in held[-QUIET:] if h is not None]
-    return [b - a for a, b in itertools.pairwise(last)] if len(last) == QUIET else []
-
-
-def _is_rising(held: list[int | None]) -> bool:
-    rises = _rises(held)
-    return bool(rises) and min(rises) >= RISES_BYTES
-
-
-def _grown(held: list[int | None]) -> int:
-    rises = _rises(held)
-    return sum(rises) if rises and min(rises) > 0 else 0
+def _held_when_quiet(seen: list[Observed]) -> tuple[Held, ...]:
+    """What is held after the last steps that compiled and recorded nothing more; what comes before is no leak."""
+    last = seen[-1].activity
+    quiet = itertools.takewhile(lambda pair: pair[1].activity == last, reversed(list(enumerate(seen, 1))))
+    return tuple((number, s.held_bytes) for number, s in reversed(list(quiet)) if s.held_bytes is not None)

@@ -5,12 +5,27 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from tuner.build import Applied
 from tuner.worker.data import Batches, Loss, MicroBatch, StepBatch
 from tuner.worker.memory import Memory
+
+
+class Watch(Protocol):
+    """Is told the borders within one optimizer step."""
+
+    def forwarded(self) -> None:
+        """A forward has ended."""
+
+    def backwarded(self) -> None:
+        """A backward has ended."""
+
+    def before_update(self) -> None:
+        """All gradients are there, unscaled, and the optimizer has not stepped yet."""
+
 
 Forward = Callable[[], torch.Tensor]
 Observer = Callable[[Forward], torch.Tensor]
@@ -25,11 +40,15 @@ class Steps:
         self.device = memory.device
 
     def timed(
-        self, batch: StepBatch, before_update: Callable[[], None] | None = None, observe: Observer | None = None
+        self,
+        batch: StepBatch,
+        before_update: Callable[[], None] | None = None,
+        observe: Observer | None = None,
+        watch: Watch | None = None,
     ) -> tuple[float, float]:
         """Run one synchronised optimizer step; return its mean loss and its seconds."""
         started = time.perf_counter()
-        loss = self.run(batch, before_update, observe)
+        loss = self.run(batch, before_update, observe, watch)
         self.memory.synchronize()
         return float(loss), time.perf_counter() - started
 
@@ -40,10 +59,9 @@ class Steps:
         self.memory.synchronize()
         return time.perf_counter() - started
 
-    def longest(self) -> None:
-        """Run one optimizer step of nothing but the longest sequences."""
-        self.run(self.batches.longest())
-        self.memory.synchronize()
+    def evaluate(self, micro_batch: MicroBatch) -> None:
+        """Run one forward and its loss, and drop both."""
+        self._forward(micro_batch, None)
 
     def window(self, count: int, done: Callable[[int], None]) -> tuple[list[float], int, float]:
         """Run `count` steps, synchronised once at the end; return the seconds of each, all tokens, the last loss.
@@ -66,16 +84,21 @@ class Steps:
         batch: StepBatch,
         before_update: Callable[[], None] | None = None,
         observe: Observer | None = None,
+        watch: Watch | None = None,
     ) -> torch.Tensor:
         """Run one optimizer step and return its mean loss; `observe` sees the first micro-batch."""
         total = torch.zeros((), device=self.device)
         with self.applied.step() as step:
-            step.before_update = before_update
+            step.before_update = before_update if watch is None else watch.before_update
             for number, micro_batch in enumerate(batch.micro_batches):
                 loss = self._forward(micro_batch, observe if number == 0 else None)
                 total += loss.detach()  # copied at once: a CUDA graph's output is overwritten by the next replay
+                if watch is not None:
+                    watch.forwarded()
                 step.backward(loss)
                 del loss
+                if watch is not None:
+                    watch.backwarded()
         return total
 
     def _forward(self, micro_batch: MicroBatch, observe: Observer | None) -> torch.Tensor:

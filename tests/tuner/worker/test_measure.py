@@ -10,6 +10,7 @@ import torch
 from tests.tuner.worker.workloads import measurement, shaped, users
 from tuner.kinds import FailureClass, Flag, Kind, Phase
 from tuner.protocol import Event
+from tuner.units import MIB
 from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.health import CompileHealth
 from tuner.worker.measure import Trial
@@ -268,19 +269,42 @@ def test_what_compiles_for_ever_is_unstable(monkeypatch: pytest.MonkeyPatch, qui
 
 
 def test_a_leak_is_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = iter(range(0, 2**40, 2**20))
+    held = iter(range(0, 2**40, 32 * MIB))
     monkeypatch.setattr(Memory, "held", lambda _: next(held))
-    _, error = ended(shaped())
+    made, error = ended(shaped())
     assert (error.failure_class, error.kind) == (FailureClass.UNSTABLE, None)
-    assert "memory still rises" in error.detail
+    assert error.detail == "memory rises by 32.0 MiB a step (95 %: 32.0 to 32.0)"
+    assert made.memory is not None and made.memory.growth is not None
+    assert made.memory.growth.bytes_per_step == pytest.approx(32 * MIB)
 
 
-def test_a_few_bytes_more_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leak_that_shows_in_steady_alone_is_unstable(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The third step of settle looks healthy; ten steps of steady tell.
+    held = iter([0, 20, 30, 50, 290])
+    monkeypatch.setattr("tuner.worker.settle.LEVEL", 100.0)  # whatever else this machine does
+    monkeypatch.setattr(Memory, "held", lambda _: next(held) * MIB)
+    made = measurement(shaped())
+    made.request = made.request.model_copy(update={"steady_steps": 10})
+    with pytest.raises(NotWhatItSays) as caught:
+        Trial(made).run()
+    assert caught.value.failure_class is FailureClass.UNSTABLE and made.phase is Phase.STEADY
+    assert caught.value.detail.startswith("memory rises by ")
+
+
+@pytest.mark.parametrize("held", [[0, 0, 0, 500, 500, 500], [0, 0, 0, 0, 0, 900], [100, 200, 300, 300, 300, 300]])
+def test_memory_that_grows_once_is_healthy(monkeypatch: pytest.MonkeyPatch, held: list[int]) -> None:
+    left = iter(held)
+    monkeypatch.setattr(Memory, "held", lambda _: next(left, held[-1]) * MIB)
+    made = ran(shaped())
+    assert made.throughput is not None and made.memory is not None and made.memory.growth is not None
+
+
+def test_a_few_bytes_more_are_told_and_no_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     held = iter(range(0, 2**40, 512))
     monkeypatch.setattr(Memory, "held", lambda _: next(held))
     made = ran(shaped())
-    assert made.throughput is not None
-    assert "memory rose by 1024 bytes over the last 3 steps of settle" in made.notes
+    assert made.throughput is not None and made.memory is not None and made.memory.growth is not None
+    assert 0 < made.memory.growth.bytes_per_step <= 512
 
 
 def test_settle_meets_what_steady_will_and_the_longest_batch(monkeypatch: pytest.MonkeyPatch) -> None:

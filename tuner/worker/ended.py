@@ -1,0 +1,22 @@
+"""What ended a trial, with the place: the phase, the step, and what was being replayed."""
+
+from __future__ import annotations
+
+from tuner.kinds import FailureClass
+from tuner.protocol import Failure
+from tuner.worker.failure import NotWhatItSays, classify_exception
+from tuner.worker.measurement import Measurement
+
+
+def failure_of(error: BaseException, m: Measurement) -> Failure:
+    """Return the `Failure` that `error` stands for, where the measurement is now."""
+    # What measuring itself finds belongs to the step that has ended, all else to the one in progress.
+    ended = m.step or 0
+    step = ended if isinstance(error, NotWhatItSays) else ended + 1
+    failure = classify_exception(error, m.phase, step, bool(m.request.strategy["fullgraph"]))
+    if m.replay is not None:
+        # Named for what it is: not what training needs, and nothing that a smaller training batch would cure.
+        return failure.model_copy(update={"replay": m.replay, "detail": f"{failure.detail}, {m.replay.words}"})
+    if failure.failure_class is FailureClass.OOM:
+        return failure.model_copy(update={"detail": f"{failure.detail}, in step {step} of {m.phase}"})
+    return failure
