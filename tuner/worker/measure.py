@@ -13,7 +13,7 @@ from torch import nn
 from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
-from tuner.kinds import FailureClass, Flag, Kind, Phase
+from tuner.kinds import FailureClass, Flag, Kind, Phase, Replay
 from tuner.measured import MemoryLedger, Parity, PhaseRecord
 from tuner.protocol import Event
 from tuner.worker.clocks import WindowClocks, open_clocks
@@ -51,7 +51,9 @@ class Trial:
         self._slow_seconds: list[float] = []
         """Of all steps before `steady`: what they took beyond a steady step is the price of compiling."""
         self._held: list[Held] = []
-        """What was held after the steps of `settle` that compiled nothing more, and at both ends of `steady`."""
+        """What was held after the steps of `settle` that compiled nothing more, and after each window of `steady`."""
+        self._settled_in = 0
+        """Steps of `settle`."""
 
     def run(self) -> None:
         """Measure. Raises whatever training raises, or `NotWhatItSays`; the measurement keeps what was seen."""
@@ -166,9 +168,8 @@ class Trial:
             self.m.flags.append(Flag.NOISY)
         self._observe()
         self._take_stock()
-        self._held = list(found.held)
-        if (held := self.memory.held()) is not None:
-            self._held.append((self.m.step or 0, held))
+        self._held, self._settled_in = list(found.held), self.m.step or 0
+        self._note_held(self._settled_in)
 
     def _settle_step(self, number: int) -> Observed:
         batch = self._settle_batch(number)
@@ -248,6 +249,7 @@ class Trial:
         before = self.m.step or 0
         with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
             seconds, tokens, loss = self.steps.window(count, lambda number: self._at_step(before + number))
+        self._note_held(self._settled_in + (self.m.step or 0))  # between the windows, never in one
         work = tuple(self.steps.batches.step(index).positions for index in range(len(seconds)))
         return Timed(tuple(seconds), work, tokens, loss)
 
@@ -264,11 +266,12 @@ class Trial:
             wanted = self.request.steady_steps
             self.m.notes.append(f"steady: {steps} optimizer steps in place of {wanted}, as one takes {seconds:.0f} s")
 
+    def _note_held(self, step: int) -> None:
+        if (held := self.memory.held()) is not None:
+            self._held.append((step, held))
+
     def check_growth(self) -> None:
-        """See whether memory rose from `settle` to the end of `steady`; asked outside the timed window."""
-        held = self.memory.held()
-        if held is not None:
-            self._held.append((self._held[-1][0] + (self.m.step or 0) if self._held else 0, held))
+        """See whether memory rose from `settle` to the end of `steady`."""
         growth = growth_of(self._held)
         self.m.memory = (self.m.memory or MemoryLedger()).model_copy(update={"growth": growth})
         if growth is not None and still_rises(self._held, self.memory.rises_bytes):
