@@ -67,8 +67,10 @@ def phase_of(attempt: Attempt) -> Phase:
 
 
 def where(attempt: Attempt) -> str:
-    """Return ``steady, after step 5``, for a sentence."""
+    """Return ``steady, after step 5``, or ``longest_batch, in an evaluation``, for a sentence."""
     step = attempt.events[-1].step if attempt.events else None
+    if attempt.events and phase_of(attempt) is Phase.LONGEST_BATCH and attempt.events[-1].note:
+        return f"{phase_of(attempt)}, {attempt.events[-1].note}"
     return phase_of(attempt) if step is None else f"{phase_of(attempt)}, after step {step}"
 
 

@@ -219,8 +219,10 @@ def _measured(attempt: Attempt) -> Verdict | None:
         missing = "throughput" if attempt.result.throughput is None else "peak device"
         return _crash(attempt, f"the worker's result has no failure, and no {missing} either")
     if peak > limit:
-        detail = f"peak device {format_gib(peak)} is above the limit of {format_gib(limit)}"
-        return Verdict(outcome=Outcome.OVER_BUDGET, phase=evidence.peak_phase(attempt), detail=detail)
+        phase, replay = evidence.peak_phase(attempt), attempt.result.peak_replay
+        where = f" {replay.words}" if phase is Phase.LONGEST_BATCH and replay else ""
+        detail = f"peak device {format_gib(peak)}{where} is above the limit of {format_gib(limit)}"
+        return Verdict(outcome=Outcome.OVER_BUDGET, phase=phase, detail=detail)
     return Verdict(outcome=Outcome.OK)
 
 

@@ -10,13 +10,13 @@ from strategies.recipes import leanest
 from tuner.break_even import Ranking
 from tuner.card_words import budget_words, into
 from tuner.errors import ExitCode
-from tuner.kinds import Phase
+from tuner.kinds import Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, feasible
 from tuner.space import describe
 from tuner.units import format_gib
 from tuner.verdict import MEMORY, dies_while_loading
-from tuner.wording import cause, headroom_bytes
+from tuner.wording import cause, headroom_bytes, replay_of
 from tuner.workload import Adapter
 
 _LEANER = {
@@ -99,7 +99,22 @@ def would_have_to_give(
     else:
         lines.append(f"shorter sequences than {workload.lengths.max} tokens (--seq-len)")
         lines += [f"not tried: {name}" for name in _untried(study, records)]
+        lines += _late(memory)
     return tuple(lines)
+
+
+_LATE: dict[Replay, str] = {
+    Replay.SKEWED: "a router that spreads its tokens better: training fits, and memory ran out {where}",
+    Replay.PARTIAL: "whole batches alone (drop_last: true): training fits, and memory ran out {where}",
+    Replay.EVALUATION: "an evaluation of fewer or shorter sequences: training fits, and memory ran out {where}",
+}
+"""What gives where all of training fits; of the longest batch the line about shorter sequences says it."""
+
+
+def _late(memory: Sequence[TrialRecord]) -> list[str]:
+    """What would have to give so that what comes after `steady` fits. Never the training micro-batch: it fits."""
+    found = {replay_of(record) for record in memory}
+    return [words.format(where=replay.words) for replay, words in _LATE.items() if replay in found]
 
 
 def _larger(study: StudyRecord) -> str:

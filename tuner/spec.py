@@ -44,6 +44,10 @@ class StudySpec(BaseModel):
     lengths: str | None = None
     """``lognormal:mean=700,max=2048`` or the path of a file with one length a line."""
     batch_size: int = Field(default=8, ge=1)
+    drop_last: bool = True
+    """False: the last batch of an epoch may lack sequences."""
+    eval: bool = False
+    """Is there an evaluation between optimizer steps?"""
     device: str | None = None
     """``cpu``, ``cuda`` or ``cuda:N``; None: the first card, else the CPU."""
     budget_gb: float | None = None
@@ -245,7 +249,7 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
         model=source.model, model_kind=source.kind, config=source.config, sources=sources,
         loss=functions.get("loss"), batch_fn=functions.get("batch_fn"), init=spec.init, adapter=adapter,
         lora_rank=spec.lora_rank, lora_targets=spec.lora_targets, dropout=spec.dropout, precision=precision,
-        lengths=lengths, batch_size=spec.batch_size,
+        lengths=lengths, batch_size=spec.batch_size, drop_last=spec.drop_last, eval=spec.eval,
     )  # fmt: skip
     return workload, assumed
 

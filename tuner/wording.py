@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tuner.kinds import Flag, Kind
+from tuner.kinds import Flag, Kind, Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.units import format_gib
@@ -48,10 +48,20 @@ def outcome_words(outcome: Outcome) -> str:
     return _OUTCOMES[outcome]
 
 
+def replay_of(record: TrialRecord) -> Replay | None:
+    """What `longest_batch` was replaying where it ended; None: it ended elsewhere, or that is not known."""
+    if record.phase is not Phase.LONGEST_BATCH:
+        return None
+    # In the detail, since a worker that was killed for its memory left no result.
+    return next((replay for replay in Replay if replay.words in record.detail), None)
+
+
 def cause(record: TrialRecord) -> str:
-    """Outcome, kind and phase in one phrase: ``out of memory in first_step``."""
+    """Outcome, kind and place in one phrase: ``out of memory in first_step``, ``out of memory in an evaluation``."""
     kind = f" ({_KINDS[record.kind]})" if record.kind else ""
-    phase = f" in {record.phase}" if record.phase and record.outcome is not Outcome.OK else ""
+    replay = replay_of(record)
+    where = replay.words if replay else f"in {record.phase}"
+    phase = f" {where}" if record.phase and record.outcome is not Outcome.OK else ""
     return outcome_words(record.outcome) + kind + phase
 
 

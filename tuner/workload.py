@@ -126,7 +126,9 @@ class Workload(Frozen):
     batch_size: int = Field(default=8, ge=1)
     """Sequences per optimizer step."""
     drop_last: bool = True
+    """False: the last batch of an epoch may lack sequences, and one is replayed."""
     eval: bool = False
+    """Is there an evaluation between optimizer steps? One is replayed."""
     depth: int | None = Field(default=None, ge=1)
     """Decoder layers of a slice; None: the model's own depth."""
 
@@ -157,8 +159,10 @@ class Workload(Frozen):
         """One line for a person."""
         lora = "" if self.adapter is Adapter.FULL else f" r={self.lora_rank} on {self.lora_targets}"
         depth = "" if self.depth is None else f" ({self.depth} layers)"
+        late = "" if self.drop_last else ", a partial last batch"
+        late += ", with an evaluation" if self.eval else ""
         drop = f", dropout {self.dropout:g}" if self.dropout else ""
         return (
             f"{self.model}{depth}, {self.adapter}{lora}{drop}, {self.precision}, "
-            f"{self.lengths.describe()}, {self.batch_size} sequences per optimizer step, {self.init} weights"
+            f"{self.lengths.describe()}, {self.batch_size} sequences per optimizer step{late}, {self.init} weights"
         )

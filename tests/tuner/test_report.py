@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from strategies.recipes import complete, leanest, recipes
 from tests.tuner.made import record_of, result_of, study_of, throughput_of
 from tests.tuner.test_break_even import WHOLE, compiled, ran
 from tuner.errors import ExitCode
-from tuner.kinds import Flag, Phase
+from tuner.kinds import Flag, Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.report import Report, summary
@@ -131,6 +132,26 @@ def test_nothing_fits_says_why_and_what_would_have_to_give() -> None:
     gives = " ".join(report.would_have_to_give)
     assert "2.00 GiB more" in gives and "--adapter lora" in gives and "--seq-len" in gives
     assert "not tried" not in gives
+
+
+@pytest.mark.parametrize(
+    ("replay", "gives"),
+    [
+        (Replay.EVALUATION, "an evaluation of fewer or shorter sequences"),
+        (Replay.PARTIAL, "whole batches alone (drop_last: true)"),
+        (Replay.SKEWED, "a router that spreads its tokens better"),
+    ],
+)
+def test_what_is_late_is_named_and_never_answered_by_a_smaller_training_batch(replay: Replay, gives: str) -> None:
+    detail = f"the allocator was asked for 2.00 GiB more, {replay.words}"
+    dead = [
+        record_of(Outcome.OOM, dict(r.strategy), number=n, phase=Phase.LONGEST_BATCH, detail=detail)
+        for n, r in enumerate(leanest("full"))
+    ]
+    report = summary(study_of(), dead)
+    assert [(c.words, c.count) for c in report.causes] == [(f"out of memory {replay.words}", 2)]
+    assert f"{gives}: training fits, and memory ran out {replay.words}" in report.would_have_to_give
+    assert not any("batch-size" in line or "micro" in line for line in report.would_have_to_give)
 
 
 def test_out_of_memory_while_loading_names_the_model() -> None:

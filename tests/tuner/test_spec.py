@@ -29,6 +29,8 @@ FLAGS: dict[str, Any] = {
     "adapter": "lora",
     "seq_len": "256",
     "batch_size": "16",
+    "drop_last": False,
+    "eval": True,
     "budget_gb": "24",
     "time_budget": "1h30m",
     "trials": "7",
@@ -44,6 +46,8 @@ model: tiny
 adapter: lora
 seq-len: 256
 batch_size: 16
+drop-last: false
+eval: true
 budget-gb: 24
 time-budget: 1h30m
 trials: 7
@@ -69,6 +73,15 @@ def test_yaml_says_the_same_as_flags(tmp_path: Path) -> None:
     assert make_filter(flags, CPU) == make_filter(file, CPU), "off is a Boolean in YAML"
     assert file.deadline == {Phase.FIRST_STEP: 600.0}
     assert (file.budget_bytes, file.time_budget_seconds) == (24 * GIB, 5400.0)
+
+
+def test_what_comes_late_in_training_is_part_of_the_workload() -> None:
+    plain, _ = make_workload(read_spec(None, {"model": "tiny"}), "cpu")
+    late, _ = make_workload(read_spec(None, {"model": "tiny", "drop_last": False, "eval": True}), "cpu")
+    assert (plain.drop_last, plain.eval, late.drop_last, late.eval) == (True, False, False, True)
+    assert plain.digest() != late.digest()
+    assert "8 sequences per optimizer step, a partial last batch, with an evaluation, " in late.describe()
+    assert "8 sequences per optimizer step, random" in plain.describe()
 
 
 def test_flags_lie_over_the_file_and_pairs_are_joined(tmp_path: Path) -> None:

@@ -46,6 +46,19 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--lengths", metavar="L", help="lognormal:mean=700,max=2048, or a file of lengths")
     group.add_argument("--batch-size", metavar="N", help="sequences per optimizer step; 8 unless said")
+    group.add_argument(
+        "--no-drop-last",
+        dest="drop_last",
+        action="store_false",
+        default=None,
+        help="your loader keeps a last batch that is not full: one is run too before a strategy counts as fitting",
+    )
+    group.add_argument(
+        "--eval",
+        action="store_true",
+        default=None,
+        help="your script evaluates in between: an evaluation is run too before a strategy counts as fitting",
+    )
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:
