@@ -48,16 +48,22 @@ def run_plan(
     environment: Mapping[str, str],
     listener: Listener,
     stopped: Callable[[], bool],
+    memory_snapshot: bool = False,
 ) -> TrialRecord:
     """Measure the plan's strategy once, in a fresh process under the cap, and keep the record.
 
+    Args:
+        memory_snapshot: keep the allocator's snapshot of one step; of an out-of-memory it is kept always.
+
     Raises:
-        WrongInput: the strategy cannot work here.
+        WrongInput: the strategy cannot work here, or there is no snapshot on a CPU.
         MachineError: the machine cannot do it.
         Interrupted: a signal came.
     """
     spec = read_spec(None, _asked(plan, flags))
     on = pick_device(spec.device, environment.get("CUDA_VISIBLE_DEVICES")).type
+    if memory_snapshot and on == "cpu":
+        raise WrongInput("memory-snapshot", "is of a card's allocator: on a CPU there is none to take")
     # Before anything is written; whether a card is emulated is known only further down.
     _refuse_impossible(plan, make_target(plan.workload, on, False, None))
     check_sources(plan)
@@ -75,6 +81,7 @@ def run_plan(
             requests.take_outside(plan.strategy, outside)
         folder = requests.folder("run")
         request = requests.make(dict(plan.strategy), folder, role="run")
+        request = request.model_copy(update={"memory_snapshot": memory_snapshot})
         listener.started(study, bench.notes, 1, None)
         listener.trial_started("run", plan.strategy, "run")
         with make_executor(bench, spec, environment) as executor:
@@ -87,6 +94,8 @@ def run_plan(
         if is_new:
             bench.records.add_study(study)
         bench.records.add(record)
+        if record.result is not None and record.result.snapshot is not None:
+            listener.message(f"the allocator's snapshot: {folder.path / record.result.snapshot}")
         listener.trial_finished(record, record if record.outcome is Outcome.OK else None, 0.0)
     if record.outcome is Outcome.INTERRUPTED:
         raise Interrupted("interrupted: the strategy was not measured to its end")
@@ -210,6 +219,12 @@ def compare_view(plan: ExportedPlan, record: TrialRecord, result: Comparison) ->
         table.add_row("flags", ", ".join(plan.flags), ", ".join(record.flags), "")
     _row(table, "compile s", m.compile_seconds, record.compile_seconds, lambda v: f"{v:.1f}")
     return table
+
+
+def blocks_view(record: TrialRecord) -> list[str]:
+    """Return what the largest live blocks of the snapshot were allocated for, a line each; none without one."""
+    blocks = record.result.largest_blocks if record.result else ()
+    return ["What held memory, the largest first:", *(f"  {block}" for block in blocks)] if blocks else []
 
 
 def _row(table: Table, name: str, old: float | None, new: float | None, show: Callable[[float], str]) -> None:

@@ -48,6 +48,14 @@ def test_trials_caches_and_logs_are_found_with_their_bytes(studies: Path) -> Non
     ]
 
 
+def test_memory_snapshots_are_counted_and_go_with_their_trial(studies: Path) -> None:
+    (studies / "a" / "0" / "out-of-memory.pickle").write_bytes(b"x" * 1000)
+    found = find(studies, ["a"], shared=False, recorded=())
+    assert names(studies, found)[0] == ("a/0", "trial", 1060)
+    remove(found)
+    assert not (studies / "a" / "0").exists()
+
+
 def test_what_several_studies_use_is_found_when_asked(studies: Path) -> None:
     found = names(studies, find(studies, [], shared=True, recorded=()))
     assert found == [("bug.log", "log", 3), ("cache", "cache", 50)]

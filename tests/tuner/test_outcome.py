@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.trials import attempt, parity, request, result
-from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
+from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase, Replay
 from tuner.measured import CompileReport, GraphBreak, Parity, PhaseRecord
 from tuner.outcome import Outcome, classify, user_error
 from tuner.protocol import Event, Failure, TrialResult
@@ -40,6 +40,23 @@ def test_ok() -> None:
     verdict = classify(attempt(result=measured(parity=parity())), reference=parity())
     assert (verdict.outcome, verdict.detail, verdict.phase) == (Outcome.OK, "", None)
     assert verdict.peak_device_bytes == GIB // 2
+
+
+@pytest.mark.parametrize(("replay", "where"), [(Replay.EVALUATION, " in an evaluation"), (None, "")])
+def test_over_budget_in_a_replay_names_it(replay: Replay | None, where: str) -> None:
+    phases = (PhaseRecord(phase=Phase.STEADY, seconds=1.0), PhaseRecord(phase=Phase.LONGEST_BATCH, seconds=1.0))
+    peaks = {Phase.STEADY: GIB // 2, Phase.LONGEST_BATCH: 2 * GIB}
+    found = classify(attempt(result=measured(phases=phases, peak_replay=replay), device_peaks=peaks))
+    assert (found.outcome, found.phase) == (Outcome.OVER_BUDGET, Phase.LONGEST_BATCH)
+    assert found.detail == f"peak device 2.00 GiB{where} is above the limit of 1.00 GiB"
+
+
+def test_a_worker_that_is_killed_in_a_replay_is_told_with_it() -> None:
+    words = Replay.EVALUATION.words
+    told = (*events(Phase.LONGEST_BATCH), Event(time=1.0, event="note", phase=Phase.LONGEST_BATCH, note=words))
+    found = classify(attempt(kill_reason=KillReason.MEMORY, exit_code=None, exit_signal=9, events=told))
+    assert (found.outcome, found.phase) == (Outcome.OOM, Phase.LONGEST_BATCH)
+    assert found.detail.endswith("(longest_batch, in an evaluation)")
 
 
 @pytest.mark.parametrize("seen_by", ["worker", "parent"])

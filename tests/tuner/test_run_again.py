@@ -23,7 +23,7 @@ from tuner.plan import ExportedPlan
 from tuner.record import TrialRecord, best
 from tuner.records import Records
 from tuner.requests import Requests
-from tuner.run_again import check_sources, compare, compare_view, outside_bytes, run_plan
+from tuner.run_again import blocks_view, check_sources, compare, compare_view, outside_bytes, run_plan
 from tuner.space import canonical
 from tuner.storage import open_storage
 from tuner.units import GIB
@@ -150,6 +150,34 @@ def test_a_run_is_kept_beside_the_study_that_it_came_from(bench: Bench) -> None:
         ("run", "mode=default, scope=layer, activation_memory_budget=0.9", "run")
     ]
     assert compare(plan, record).exit_code is ExitCode.DONE
+
+
+def test_a_cpu_has_no_allocator_to_take_a_snapshot_of(bench: Bench) -> None:
+    _, plan = searched(bench)
+    says = "memory-snapshot: is of a card's allocator: on a CPU there is none to take"
+    with pytest.raises(WrongInput, match=says):
+        run_plan(plan, {}, {}, Heard(), lambda: False, memory_snapshot=True)
+
+
+def test_a_snapshot_is_asked_for_and_its_path_is_told(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, plan = searched(bench)
+    executor, heard = FakeExecutor(lambda *_: None, Clock()), Heard()
+    monkeypatch.setattr(run_again, "make_executor", lambda *_: executor)
+    monkeypatch.setattr(run_again, "pick_device", lambda *_: SimpleNamespace(type="cuda"))
+    blocks = ("4.00 GiB in 32 blocks, the largest 0.13 GiB: modeling_llama.py:253 forward", "1.0 MiB: mine.py:3 f")
+    poll = FakeExecutor.poll
+
+    def with_snapshot(self: FakeExecutor) -> list[Any]:
+        update = {"snapshot": "memory.pickle", "largest_blocks": blocks}
+        return [a.model_copy(update={"result": a.result and a.result.model_copy(update=update)}) for a in poll(self)]
+
+    monkeypatch.setattr(FakeExecutor, "poll", with_snapshot)
+    record = run_plan(plan, {}, {}, heard, lambda: False, memory_snapshot=True)
+    ((request, folder),) = executor.requests
+    assert request.memory_snapshot and not executor.cancelled
+    assert f"the allocator's snapshot: {folder.path / 'memory.pickle'}" in heard.messages
+    assert blocks_view(record) == ["What held memory, the largest first:", *(f"  {block}" for block in blocks)]
+    assert blocks_view(record_of()) == []
 
 
 def test_another_database_gets_a_study_for_runs(bench: Bench) -> None:

@@ -8,7 +8,9 @@ from contextlib import closing
 from tuner.commands.common import add_storage_option, open_records, pick_study, studies_folder
 from tuner.errors import ExitCode
 
-HELP = "list compile caches, logs and trial folders with their sizes; --yes removes them, never records"
+HELP = (
+    "list compile caches, logs, trial folders and memory snapshots with their sizes; --yes removes them, never records"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

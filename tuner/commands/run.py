@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does"
     )
     parser.add_argument("--deadline", action="append", metavar="PHASE=S", help="seconds that a phase may take")
+    parser.add_argument(
+        "--memory-snapshot",
+        action="store_true",
+        help="keep the allocator's snapshot of one step, for pytorch.org/memory_viz; its largest blocks are printed",
+    )
     parser.add_argument("--json", action="store_true", help="the record as one JSON object on stdout")
     add_storage_option(parser)
 
@@ -32,15 +37,18 @@ def run(args: argparse.Namespace) -> int:
     from tuner.commands.workload_options import spec_flags
     from tuner.plan import load_plan
     from tuner.progress import listening, make_console
-    from tuner.run_again import compare, compare_view, run_plan
+    from tuner.run_again import blocks_view, compare, compare_view, run_plan
     from tuner.spec import inherited_environment
     from tuner.stopping import stop_signals
 
     plan = load_plan(args.plan)
-    flags = {name: value for name, value in spec_flags(args).items() if name != "plan"}
+    flags = {name: value for name, value in spec_flags(args).items() if name not in ("plan", "memory_snapshot")}
     with stop_signals() as stopped, listening(args.json) as listener:
-        record = run_plan(plan, flags, inherited_environment(), listener, stopped)
+        record = run_plan(plan, flags, inherited_environment(), listener, stopped, args.memory_snapshot)
     result = compare(plan, record)
     if not args.json:  # the listener has written the record
-        make_console().print(compare_view(plan, record, result))
+        console = make_console()
+        console.print(compare_view(plan, record, result))
+        for line in blocks_view(record):
+            console.print(line, highlight=False, markup=False)
     return int(result.exit_code)
