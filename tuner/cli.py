@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from tuner import __version__
-from tuner.errors import ExitCode, TunerError, nearest
+from tuner.errors import ExitCode, TunerError, disk_is_full, nearest
 
 COMMANDS = ("search", "report", "export", "run", "dashboard", "doctor", "knobs", "studies", "clean")
 DESCRIPTION = "Find the torch.compile strategy that is fastest among those that fit on your card, by measuring."
@@ -82,6 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return int(ExitCode.DONE)
     except Exception as error:  # one of the two entries: a traceback that reaches a user is a bug of its own
+        if disk_is_full(error):
+            print(f"tuner {args.command}: nothing can be written any more ({error}): free some space", file=sys.stderr)
+            return int(ExitCode.MACHINE)
         log = _write_log(traceback.format_exc())
         print(
             f"tuner {args.command}: a bug of ours ({type(error).__name__}); the traceback is in {log}", file=sys.stderr

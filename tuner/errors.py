@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import errno
+import re
 from collections.abc import Iterable
 from enum import IntEnum
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+"""No file can be written any more, whatever is tried next."""
+_FULL_WORDS = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system|database or disk is full")
 
 
 class ExitCode(IntEnum):
@@ -79,3 +85,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return ``did you mean 'x'?`` for the known name closest to ``name``, or None."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else None
+
+
+def full_disk(text: str) -> str | None:
+    """Return the last line of `text` that says that nothing can be written any more; None: there is none."""
+    found = [line.strip() for line in text.splitlines() if _FULL_WORDS.search(line)]
+    return found[-1][:200] if found else None
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Was this raised because nothing can be written any more?"""
+    return (isinstance(error, OSError) and error.errno in FULL) or full_disk(str(error)) is not None

@@ -86,6 +86,8 @@ class FailureClass(StrEnum):
     CONFLICT = "conflict"
     USER_CODE = "user_code"
     """The user's own model, loss or batch function raised: wrong input, no trial's outcome."""
+    ENVIRONMENT = "environment"
+    """The machine lost what it had at the start (disk, cache folder, compiler): no trial's outcome."""
     OTHER = "other"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,7 +14,7 @@ from tuner.evidence import peak_device_bytes
 from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
 from tuner.measured import Parity
 from tuner.parity import TOLERANCE, Tolerance, fault, is_finite
-from tuner.protocol import Attempt
+from tuner.protocol import Attempt, Failure
 from tuner.units import format_duration, format_gib
 from tuner.workload import Frozen, Precision
 
@@ -89,11 +90,14 @@ _OF_FAILURE: dict[FailureClass, Outcome] = {
     FailureClass.UNSTABLE: Outcome.UNSTABLE,
     FailureClass.CONFLICT: Outcome.CONFLICT,
     FailureClass.USER_CODE: Outcome.CRASH,  # Ask `user_error` first: it ends the search.
+    FailureClass.ENVIRONMENT: Outcome.CRASH,  # Ask `machine_fault` first: it ends the search too.
     FailureClass.OTHER: Outcome.CRASH,
 }
 
-_MAY_HIDE_MEMORY = frozenset({FailureClass.OTHER, FailureClass.COMPILE_ERROR})
+_MAY_HIDE_MEMORY = frozenset({FailureClass.OTHER, FailureClass.COMPILE_ERROR, FailureClass.USER_CODE})
 """Failures behind which an out-of-memory can hide; then what was said and logged tells."""
+_OF_A_RUNTIME = re.compile(r"\b(RuntimeError|AcceleratorError|SystemError)\b")
+"""Where the user's function called a library; any other exception in it is the user's own, whatever the log says."""
 
 
 def classify(
@@ -121,11 +125,24 @@ def classify(
 
 
 def user_error(attempt: Attempt) -> str | None:
-    """Return what the user's own model, loss or batch function raised: wrong input, no trial's outcome."""
+    """Return what the user's own model, loss or batch function raised: wrong input, no trial's outcome.
+
+    None where memory seems to be the cause: the same function then fails in one strategy and not in another.
+    """
     failure = attempt.result.failure if attempt.result else None
-    if failure is None or failure.failure_class is not FailureClass.USER_CODE:
+    if failure is None or failure.failure_class is not FailureClass.USER_CODE or _hidden_memory(attempt, failure):
         return None
     return f"{failure.type}: {failure.detail}"
+
+
+def _hidden_memory(attempt: Attempt, failure: Failure) -> str | None:
+    """Return the line in which an allocator complains, where such a failure can stand for it."""
+    if failure.failure_class not in _MAY_HIDE_MEMORY:
+        return None
+    users = failure.failure_class is FailureClass.USER_CODE
+    if users and not _OF_A_RUNTIME.search(f"{failure.type}: {failure.detail}"):
+        return None
+    return evidence.memory_complaint(f"{attempt.tail}\n{evidence.messages(failure)}")
 
 
 def _killed(attempt: Attempt) -> Verdict | None:
@@ -149,11 +166,9 @@ def _failed(attempt: Attempt) -> Verdict | None:
     failure = attempt.result.failure if attempt.result else None
     if failure is None:
         return None
-    if failure.failure_class in _MAY_HIDE_MEMORY:
-        complaint = evidence.memory_complaint(f"{attempt.tail}\n{evidence.messages(failure)}")
-        if complaint:
-            detail = f"{failure.type} in {evidence.where(attempt)}, and memory seems to be the cause: {complaint}"
-            return Verdict(outcome=Outcome.OOM, kind=Kind.SUSPECTED, phase=failure.phase, detail=detail)
+    if (complaint := _hidden_memory(attempt, failure)) is not None:
+        detail = f"{failure.type} in {evidence.where(attempt)}, and memory seems to be the cause: {complaint}"
+        return Verdict(outcome=Outcome.OOM, kind=Kind.SUSPECTED, phase=failure.phase, detail=detail)
     outcome = _OF_FAILURE[failure.failure_class]
     return Verdict(outcome=outcome, kind=failure.kind, phase=failure.phase, detail=failure.detail)
 

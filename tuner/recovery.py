@@ -19,6 +19,8 @@ from tuner.space import fingerprint
 from tuner.trial_dir import TrialDir
 
 SOURCE = "recovered"
+NOTHING_LEARNED = frozenset({FailureClass.USER_CODE, FailureClass.ENVIRONMENT, FailureClass.OTHER})
+"""Of the strategy; it is asked again."""
 WITHOUT_TRIAL = frozenset({"proof", "run"})
 """Roles of launches that are no trials of Optuna's: no sweep finds them."""
 
@@ -63,7 +65,7 @@ def is_unrecorded(folder: Path, recorded: Collection[str]) -> bool:
         return False
     if result.failure is None:
         return result.throughput is not None
-    return result.failure.failure_class not in (FailureClass.USER_CODE, FailureClass.OTHER)
+    return result.failure.failure_class not in NOTHING_LEARNED
 
 
 def _record(

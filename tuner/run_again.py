@@ -15,6 +15,7 @@ from tuner.bench import Bench, make_study, open_bench, require_compiler
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.ledger import Ledger
 from tuner.listener import Listener
+from tuner.machine_fault import machine_fault
 from tuner.measuring import kill_left_over, make_executor, make_requests
 from tuner.model_source import find_function, find_model
 from tuner.outcome import Outcome, classify, user_error
@@ -87,6 +88,8 @@ def run_plan(
         with make_executor(bench, spec, environment) as executor:
             handle = executor.submit(request, folder)
             attempt = _wait(executor, handle, listener, stopped)
+        if (fault := machine_fault(attempt)) is not None:
+            raise MachineError(fault)
         if (problem := user_error(attempt)) is not None:
             raise WrongInput("the user's code", problem)
         reference = ledger.reference(request.seed, fingerprint(plan.strategy))

@@ -14,6 +14,7 @@ from tuner.executor import Executor, Handle
 from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.listener import Listener
+from tuner.machine_fault import machine_fault
 from tuner.outcome import Outcome, classify, user_error
 from tuner.proposals import Proposal
 from tuner.protocol import Attempt
@@ -163,9 +164,12 @@ class Search:
 
     def _finish(self, attempt: Attempt) -> None:
         flying = self._in_flight.pop(attempt.request.trial_uuid)
-        if (problem := user_error(attempt)) is not None:
-            if flying.trial is not None:
-                studies.abandon(self.handle, flying.trial)
+        fault, problem = machine_fault(attempt), user_error(attempt)
+        if (fault or problem) is not None and flying.trial is not None:
+            studies.abandon(self.handle, flying.trial)
+        if fault is not None:
+            raise MachineError(f"{fault}; that is charged to no strategy, and the same command goes on from here")
+        if problem is not None:
             raise WrongInput("the user's code", problem)
         reference = self.ledger.reference(attempt.request.seed, fingerprint(attempt.request.strategy))
         record = self.requests.record(

@@ -226,6 +226,18 @@ def frozen_base() -> nn.Module:
     return model
 
 
+class Detached(Model):
+    """Cuts its own loss off."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        return {"loss": super().forward(*args, **kwargs)["loss"].detach()}
+
+
+def detached() -> nn.Module:
+    """Nothing is trained, whatever is on."""
+    return Detached()
+
+
 class Changing(Block):
     """Saves one more tensor in its first execution than in its second, and so on."""
 

@@ -18,6 +18,13 @@ def test_reentrant_is_no_gradient_neither_memory_nor_the_compilers_fault(strateg
     verdict = found.verdict()
     assert (verdict.outcome, verdict.kind) == (Outcome.WRONG_RESULT, Kind.NO_GRADIENT)
     assert "does not require grad" in verdict.detail and found.result.throughput is None
+    assert "the model's own code checkpoints with use_reentrant=True" in verdict.detail
+
+
+def test_a_loss_without_gradient_is_not_blamed_on_checkpointing_that_is_not_there() -> None:
+    verdict = run(users("detached")).verdict()
+    assert (verdict.outcome, verdict.kind) == (Outcome.WRONG_RESULT, Kind.NO_GRADIENT)
+    assert "checkpoint" not in verdict.detail
 
 
 def test_inside_one_compiled_model_reentrant_trains_and_the_verdict_is_from_the_gradient() -> None:

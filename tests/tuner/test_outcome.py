@@ -98,7 +98,10 @@ def test_the_parents_reasons(reason: KillReason, outcome: Outcome) -> None:
     assert expected.get(reason, "settle, after step 3") in verdict.detail
 
 
-@pytest.mark.parametrize("failure_class", sorted(set(FailureClass) - {FailureClass.USER_CODE, FailureClass.OTHER}))
+NO_OUTCOME = {FailureClass.USER_CODE, FailureClass.ENVIRONMENT, FailureClass.OTHER}
+
+
+@pytest.mark.parametrize("failure_class", sorted(set(FailureClass) - NO_OUTCOME))
 def test_failures_by_class(failure_class: FailureClass) -> None:
     verdict = classify(attempt(result=failed(failure_class, kind=Kind.RECOMPILE_LIMIT), exit_code=1))
     assert verdict.outcome == Outcome(failure_class.value)
@@ -114,6 +117,21 @@ def test_user_code_is_no_outcome_of_a_trial() -> None:
     assert user_error(broken) == "builtins.RuntimeError: no such layer"
     assert user_error(attempt(result=failed(FailureClass.OTHER))) is None
     assert user_error(attempt()) is None
+
+
+def users(detail: str) -> TrialResult:
+    return failed(FailureClass.USER_CODE, type="tuner.worker.user_code.UserCodeError", detail=detail)
+
+
+def test_an_error_in_the_users_function_that_memory_seems_to_have_caused_is_no_wrong_input() -> None:
+    hidden = attempt(result=users("f.py:f raised RuntimeError: API call failed"), tail=WARNING)
+    assert user_error(hidden) is None
+    verdict = classify(hidden)
+    assert (verdict.outcome, verdict.kind) == (Outcome.OOM, Kind.SUSPECTED) and WARNING in verdict.detail
+    control = attempt(result=users("f.py:f raised RuntimeError: API call failed"), tail="step 3")
+    assert user_error(control) is not None
+    own = attempt(result=users("f.py:f raised KeyError: 'q_proj'"), tail=WARNING)
+    assert user_error(own) is not None, "a mistake of the user's, whatever the log says"
 
 
 @pytest.mark.parametrize("failure_class", [FailureClass.OTHER, FailureClass.COMPILE_ERROR])

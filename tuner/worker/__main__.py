@@ -45,7 +45,8 @@ def main(path: str) -> int:
         trial.run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
         failure = failure_of(error, measurement)
-        print(failure.traceback, file=sys.stderr, flush=True)
+        # One line: the traceback is in the result, and would push out of the log's end what was said before.
+        print(f"{failure.type}: {failure.detail}", file=sys.stderr, flush=True)
         trial.end_failed_phase()
     trial_dir.write_result(make_result(request, measurement, failure))
     sys.stdout.flush()

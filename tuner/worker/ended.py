@@ -13,7 +13,8 @@ def failure_of(error: BaseException, m: Measurement) -> Failure:
     # What measuring itself finds belongs to the step that has ended, all else to the one in progress.
     ended = m.step or 0
     step = ended if isinstance(error, NotWhatItSays) else ended + 1
-    failure = classify_exception(error, m.phase, step, bool(m.request.strategy["fullgraph"]))
+    fullgraph = bool(m.request.strategy["fullgraph"])
+    failure = classify_exception(error, m.phase, step, fullgraph, m.request.cache_dir)
     if m.replay is not None:
         # Named for what it is: not what training needs, and nothing that a smaller training batch would cure.
         return failure.model_copy(update={"replay": m.replay, "detail": f"{failure.detail}, {m.replay.words}"})

@@ -12,6 +12,8 @@ import torch
 from tuner.build import BuildConflict
 from tuner.kinds import FailureClass, Kind, Phase
 from tuner.protocol import Failure
+from tuner.worker import reentrant
+from tuner.worker.check_cause import machine_fault
 from tuner.worker.user_code import UserCodeError, users_code
 
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
@@ -49,9 +51,17 @@ class NotWhatItSays(Exception):
         self.failure_class, self.kind, self.detail = failure_class, kind, detail
 
 
-def classify_exception(error: BaseException, phase: Phase, step: int | None, fullgraph: bool) -> Failure:
-    """Return the `Failure` that `error` stands for."""
-    failure_class, kind, detail = _decide(error, fullgraph)
+def classify_exception(
+    error: BaseException, phase: Phase, step: int | None, fullgraph: bool, cache_dir: str | None = None
+) -> Failure:
+    """Return the `Failure` that `error` stands for.
+
+    Args:
+        cache_dir: the trial's compile cache: a file that fails in there is the machine's.
+    """
+    failure_class, kind, detail = _decide(error, fullgraph, cache_dir)
+    if kind is Kind.NO_GRADIENT and reentrant.starved():
+        detail += f": {reentrant.SENTENCE}"
     return Failure(
         failure_class=failure_class,
         kind=kind,
@@ -78,7 +88,9 @@ def users_forward(spec: str) -> Iterator[None]:
             raise
 
 
-def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind | None, str]:
+def _decide(
+    error: BaseException, fullgraph: bool, cache_dir: str | None = None
+) -> tuple[FailureClass, Kind | None, str]:
     if isinstance(error, NotWhatItSays):
         return error.failure_class, error.kind, error.detail
     if isinstance(error, UserCodeError):
@@ -89,6 +101,8 @@ def _decide(error: BaseException, fullgraph: bool) -> tuple[FailureClass, Kind |
     for found in chain:  # first: an out-of-memory inside a compiler is one all the same
         if isinstance(found, (torch.OutOfMemoryError, MemoryError)):
             return FailureClass.OOM, None, _out_of_memory(found)
+    if (lost := machine_fault(error, cache_dir)) is not None:
+        return FailureClass.ENVIRONMENT, None, lost
     for found in chain:
         decided = _by_type(found, fullgraph)
         if decided is not None:

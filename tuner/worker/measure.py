@@ -16,6 +16,7 @@ from tuner.evidence import compile_fault
 from tuner.kinds import FailureClass, Flag, Kind, Phase, Replay
 from tuner.measured import MemoryLedger, Parity, PhaseRecord
 from tuner.protocol import Event
+from tuner.worker import reentrant
 from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
@@ -114,6 +115,7 @@ class Trial:
     def load(self) -> None:
         """Put the model on the device, and the strategy on the model."""
         import_libraries(self.request.workload)
+        reentrant.watch()
         self.enter(Phase.LOAD)
         with self.m.detecting("clocks"):  # NVML starts here, and not in a window
             self.clocks = open_clocks(self.request.device_uuid, self.m.notes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tuner.worker.check import Child
-from tuner.worker.check_cause import cause, chain, describe
+from tuner.worker.check_cause import cause, chain, describe, machine_fault
 
 
 class InductorError(RuntimeError):
@@ -80,3 +80,47 @@ def test_a_torch_that_cannot_be_imported_ends_the_check(tmp_path: Path, monkeypa
     assert [(i["name"], i["ok"]) for i in report["items"]] == [("torch", False)]
     assert "libcudart.so.13" in report["items"][0]["value"]
     assert not list(tmp_path.glob("*.part"))
+
+
+OUTPUT = "C++ compile error\n\nCommand:\ng++ x.cpp\n\nOutput:\n"
+
+
+def inductors(inner: Exception) -> Exception:
+    """As torch's own: by its module the failure is known to be of compiling."""
+    error = InductorError(inner)
+    type(error).__module__ = "torch._inductor.exc"
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (InvalidCxxCompiler("No working C++ compiler found"), "the C++ compiler does not work: InvalidCxxCompiler"),
+        (CppCompileError(OUTPUT + "x.cpp:1: fatal error: Python.h: No such file or directory"), "Python.h"),
+        (CppCompileError(OUTPUT + "x.s: Fatal error: can't write: No space left on device"), "can be written any more"),
+        (OSError(28, "No space left on device", "/cache/x.so"), "nothing can be written any more: /cache/x.so"),
+        (PermissionError(13, "Permission denied", "/cache/a"), "the cache folder cannot be used: /cache/a: Permission"),
+        (FileNotFoundError(2, "No such file or directory", "/cache/b"), "the cache folder cannot be used: /cache/b"),
+    ],
+)
+def test_what_a_machine_lost_while_it_compiled(error: Exception, said: str) -> None:
+    assert said in (machine_fault(inductors(error)) or "nothing")
+
+
+def test_a_bare_error_counts_where_it_is_of_the_trials_own_cache() -> None:
+    error = FileExistsError(17, "File exists", "/studies/s/compile-cache/inductor")
+    assert machine_fault(error, "/studies/s/compile-cache") is not None
+    assert machine_fault(error) is None and machine_fault(error, "/elsewhere") is None, "a file of the user's own"
+    assert machine_fault(OSError(28, "No space left on device")) is not None, "whoever wanted to write"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AssertionError("lowering"),
+        CppCompileError(OUTPUT + "x.cpp:7:3: error: 'tmp0' was not declared in this scope"),
+        ValueError("No such file"),
+    ],
+)
+def test_what_a_strategy_did_itself_is_not_the_machines(error: Exception) -> None:
+    assert machine_fault(inductors(error)) is None

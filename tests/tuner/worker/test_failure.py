@@ -155,6 +155,14 @@ def test_a_compiler_that_fails() -> None:
     assert classes(failure) == (FailureClass.COMPILE_ERROR, None)
 
 
+@pytest.mark.parametrize(
+    "error", [PermissionError(13, "Permission denied", "/cache"), OSError(28, "No space left on device", "/cache/x")]
+)
+def test_a_compiler_that_lost_its_folder_is_the_machines(error: OSError) -> None:
+    failure = failure_of(lambda: compiled(Block(), failing_backend(error))(X))
+    assert classes(failure) == (FailureClass.ENVIRONMENT, None) and "/cache" in failure.detail
+
+
 # Wrong results
 
 
