@@ -134,12 +134,11 @@ def comments(plan: ExportedPlan, record: TrialRecord) -> list[str]:
     lines += [f"  {knob.name}: {knob.explain(value)}" for knob, value in changed]
     if not changed:
         lines += ["  Nothing: the baseline is the fastest that fits."]
-    if plan.measured.break_even_against is not None:
-        when = BreakEven(steps=plan.measured.break_even_steps, against=plan.measured.break_even_against)
-        lines += [
-            "",
-            f"Compiling is {pays_words(when)}." if when.steps is not None else f"Compiling {pays_words(when)}.",
-        ]
+    if plan.measured.compile_seconds is not None:
+        m = plan.measured
+        against = m.break_even_against
+        when = None if against is None else BreakEven(steps=m.break_even_steps, against=against)
+        lines += ["", f"Compiling: {pays_words(when)}."]
     if plan.flags:
         lines += ["", "Flags:", *(f"  {flag_words(flag, plan.environment.device_name)}" for flag in plan.flags)]
     if plan.process_environment:

@@ -103,6 +103,9 @@ class Card:
         bits = self._told("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:  # the name of older packages and drivers
             bits = self._told("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        celsius = self._told("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
+        if celsius is None:  # the name of newer ones
+            celsius = self._told("nvmlDeviceGetTemperatureV", handle, nvml.NVML_TEMPERATURE_GPU)
         violations = {
             name: self._told("nvmlDeviceGetViolationStatus", handle, policy)
             for name, policy in (
@@ -112,7 +115,7 @@ class Card:
         }
         return ClockState(
             sm_mhz=self._told("nvmlDeviceGetClockInfo", handle, nvml.NVML_CLOCK_SM),
-            temperature_c=self._told("nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU),
+            temperature_c=celsius,
             power_w=None if power_mw is None else power_mw / 1000,
             reasons=tuple(name for bit, name in _CLOCK_REASONS.items() if (bits or 0) & bit),
             violation_ns={name: int(v.violationTime) for name, v in violations.items() if v is not None},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tuner.break_even import BreakEven, Ranking, break_even, reference
-from tuner.measured import CompileParts
+from tuner.measured import Clocks, CompileParts
 from tuner.record import TrialRecord
 from tuner.speed_words import compile_words
 from tuner.workload import Frozen
@@ -27,6 +27,8 @@ class Speed(Frozen):
     """All of these in words."""
     break_even: BreakEven | None = None
     """When compiling is paid for; None: nothing is compiled, or no reference ran at full depth."""
+    clocks: Clocks | None = None
+    """What NVML said of the card beside the steps that count."""
 
 
 class Speeds:
@@ -55,6 +57,7 @@ class Speeds:
             compile_parts=first.result.compile.parts if first and first.result else None,
             compile_words=compile_words(times, self._device_type),
             break_even=break_even(record, self._ranking.costs, self._reference),
+            clocks=through.clocks if through else None,
         )
 
     def ratio(self, winner: TrialRecord | None, record: TrialRecord) -> float | None:

@@ -14,7 +14,7 @@ from tuner.misses import NearestMiss
 from tuner.outcome import Outcome
 from tuner.report import Report
 from tuner.report_lines import Line
-from tuner.speed_words import pays_words
+from tuner.speed_words import clock_words, pays_words
 from tuner.units import GIB, format_gib
 from tuner.wording import outcome_words
 
@@ -108,11 +108,11 @@ def _figures(line: Line) -> str:
 
 
 def _costs(line: Line) -> str:
-    """A row on the run that is planned, on compile seconds, and on when they are paid for."""
+    """A row on the run that is planned, on compile seconds, on when they are paid for, and on a slow card."""
     speed = line.speed
     said = [] if speed.run_tokens_per_s is None else [f"{speed.run_tokens_per_s:,.0f} tokens/s over the run"]
-    said += [speed.compile_words] if speed.compile_words else []
-    said += [] if speed.break_even is None else [pays_words(speed.break_even)]
+    said += [speed.compile_words, pays_words(speed.break_even)] if speed.compile_words else []
+    said += [words] if speed.clocks is not None and (words := clock_words(speed.clocks)) else []
     return f"\n  {'; '.join(said)}" if said else ""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.break_even import BreakEven, CompileTimes
-from tuner.measured import CompileParts
+from tuner.measured import Clocks, CompileParts
 from tuner.record import TrialRecord
 from tuner.units import format_duration
 
@@ -33,11 +33,22 @@ def compile_words(times: CompileTimes, device_type: str) -> str:
     return "compile " + ", ".join(words)
 
 
-def pays_words(when: BreakEven) -> str:
-    """``paid for after 120 steps against baseline``, or that it never pays."""
+def pays_words(when: BreakEven | None) -> str:
+    """``paid for after 120 steps against baseline``, or that it never pays, or that nothing is known (None)."""
+    if when is None:
+        return "when it pays is not known: no reference ran at full depth"
     if when.steps is None:
         return f"never pays against {when.against}: it is no faster"
     return f"paid for after {when.steps:,} steps against {when.against}"
+
+
+def clock_words(clocks: Clocks) -> str:
+    """What held the card's clock down while it was timed; empty where nothing did."""
+    if not clocks.throttled_by:
+        return ""
+    figures = [(clocks.sm_mhz, "MHz"), (clocks.temperature_c, "°C"), (clocks.power_w, "W")]
+    told = ", ".join(f"{value:,.0f} {unit}" for value, unit in figures if value is not None)
+    return f"clock held down by {', '.join(clocks.throttled_by)}" + (f" ({told})" if told else "")
 
 
 def _seconds(record: TrialRecord) -> str:

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from tests.field_reports.running import LAYER, run, users
-from tests.tuner.made import study_of
-from tests.tuner.test_break_even import compiled, ran
+from tests.tuner.made import compiled, ran, study_of
 from tuner.break_even import BreakEven
 from tuner.kinds import Flag, Phase
 from tuner.launcher import default_deadlines

@@ -7,7 +7,7 @@ from typing import Any
 
 from strategies.knob import Target
 from tuner.environment import Environment
-from tuner.kinds import FailureClass, Phase
+from tuner.kinds import FailureClass, Flag, Phase
 from tuner.measured import PhaseRecord, Throughput
 from tuner.outcome import Outcome
 from tuner.protocol import Failure, TrialResult
@@ -95,3 +95,14 @@ def out_of_memory(**changes: Any) -> Failure:
         "needed_bytes": 25 * GIB,
     }
     return Failure(**values | changes)
+
+
+def ran(strategy: dict[str, Any], tokens_per_s: float, **changes: Any) -> TrialRecord:
+    """A launch of 500 tokens a step."""
+    result = result_of(throughput=throughput_of(tokens_per_s))
+    return record_of(strategy=strategy, tokens_per_s=tokens_per_s, **{"result": result, **changes})
+
+
+def compiled(strategy: dict[str, Any], tokens_per_s: float, seconds: float, *flags: Flag, **more: Any) -> TrialRecord:
+    """The same of one that compiled for `seconds`."""
+    return ran(strategy, tokens_per_s, compile_seconds=seconds, flags=flags, **more)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.tuner.made import record_of, result_of, throughput_of
+from tests.tuner.made import compiled, ran, record_of
 from tuner.break_even import BreakEven, CompileCosts, Ranking, break_even, reference
 from tuner.kinds import Flag
 from tuner.outcome import Outcome
@@ -17,16 +15,6 @@ from tuner.units import GIB
 CHECKPOINTING = {"checkpointing": "every-block"}
 LAYER = {"mode": "default", "scope": "layer"}
 WHOLE = {"mode": "default"}
-
-
-def ran(strategy: dict[str, Any], tokens_per_s: float, **changes: Any) -> TrialRecord:
-    """A launch of 500 tokens a step."""
-    result = result_of(throughput=throughput_of(tokens_per_s))
-    return record_of(strategy=strategy, tokens_per_s=tokens_per_s, **{"result": result, **changes})
-
-
-def compiled(strategy: dict[str, Any], tokens_per_s: float, seconds: float, *flags: Flag, **more: Any) -> TrialRecord:
-    return ran(strategy, tokens_per_s, compile_seconds=seconds, flags=flags, **more)
 
 
 def known(*records: TrialRecord) -> dict[str, TrialRecord]:

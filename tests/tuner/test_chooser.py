@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.made import CUDA, record_of, study_of
+from tests.tuner.made import CUDA, compiled, ran, record_of, study_of
 from tests.tuner.searching import Clock, Heard
-from tests.tuner.test_break_even import compiled, ran
 from tuner.chooser import Chooser
 from tuner.ledger import Ledger
 from tuner.limits import limits

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.tuner.made import record_of, result_of, study_of, throughput_of
-from tests.tuner.test_break_even import compiled, ran
+from tests.tuner.made import compiled, ran, record_of, result_of, study_of, throughput_of
 from tuner.errors import WrongInput
 from tuner.export import choose, exported, load_plan, to_yaml, write
 from tuner.kinds import Flag, Phase
@@ -150,13 +149,13 @@ def test_how_well_the_step_is_known_and_when_compiling_is_paid_for() -> None:
     plan = exported(study_of(), record, records)
     assert plan.measured.median_within == 0.004
     assert (plan.measured.break_even_steps, plan.measured.break_even_against) == (40, "baseline")
-    assert "# Compiling is paid for after 40 steps against baseline." in to_yaml(plan, record)
+    assert "# Compiling: paid for after 40 steps against baseline." in to_yaml(plan, record)
     alone = exported(study_of(), record, [record])
     assert (alone.measured.break_even_steps, alone.measured.break_even_against) == (None, None)
-    assert "Compiling" not in to_yaml(alone, record)
+    assert "# Compiling: when it pays is not known: no reference ran at full depth." in to_yaml(alone, record)
     slow = exported(study_of(), record, [ran({}, 3000.0), record])
     assert (slow.measured.break_even_steps, slow.measured.break_even_against) == (None, "baseline")
-    assert "# Compiling never pays against baseline: it is no faster." in to_yaml(slow, record)
+    assert "# Compiling: never pays against baseline: it is no faster." in to_yaml(slow, record)
 
 
 def test_the_best_of_a_planned_run() -> None:

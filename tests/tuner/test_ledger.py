@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tuner.made import CPU, CUDA, record_of, result_of, study_of, throughput_of
-from tests.tuner.test_break_even import compiled
+from tests.tuner.made import CPU, CUDA, compiled, record_of, result_of, study_of, throughput_of
 from tests.tuner.trials import parity
 from tuner.kinds import Flag, Kind, Phase
 from tuner.ledger import Ledger

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 
 from strategies.recipes import complete, leanest, recipes
-from tests.tuner.made import record_of, result_of, study_of, throughput_of
-from tests.tuner.test_break_even import WHOLE, compiled, ran
+from tests.tuner.made import compiled, ran, record_of, result_of, study_of, throughput_of
+from tests.tuner.test_break_even import WHOLE
 from tuner.errors import ExitCode
 from tuner.kinds import Flag, Phase, Replay
+from tuner.measured import Clocks
 from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.report import Report, summary
@@ -258,13 +259,23 @@ def test_the_terminal_says_what_compiling_costs_and_when_it_is_paid_for() -> Non
     assert "compile 5.0 s; never pays against baseline: it is no faster" in printed(
         summary(study_of(), [*priced(), slower])
     )
-    assert "paid for" not in printed(summary(study_of(), priced()[1:])), "no reference ran"
+    alone = printed(summary(study_of(), priced()[1:]))
+    assert "compile 10.0 s cold; when it pays is not known: no reference ran at full depth" in alone
 
 
 def test_the_terminal_says_how_well_a_step_is_known() -> None:
     through = throughput_of().model_copy(update={"median_within": 0.0034})
     text = printed(summary(study_of(), [record_of(result=result_of(throughput=through))]))
     assert "3.00 to spare, step ±0.3%" in text
+
+
+def test_the_terminal_says_what_held_the_clock_down() -> None:
+    clocks = Clocks(sm_mhz=1755, temperature_c=61, power_w=655.2, throttled_by=("sw_power_cap",))
+    through = throughput_of().model_copy(update={"clocks": clocks})
+    text = printed(summary(study_of(), [record_of(result=result_of(throughput=through))]))
+    assert "\n  clock held down by sw_power_cap (1,755 MHz, 61 °C, 655 W)\n" in text
+    cool = throughput_of().model_copy(update={"clocks": Clocks(sm_mhz=1980)})
+    assert "clock" not in printed(summary(study_of(), [record_of(result=result_of(throughput=cool))]))
 
 
 def test_a_planned_run_changes_who_wins_and_the_answer_says_so() -> None:

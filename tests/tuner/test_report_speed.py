@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.tuner.made import record_of, result_of, throughput_of
-from tests.tuner.test_break_even import BASELINE, LAYER, WHOLE, compiled, known
+from tests.tuner.made import compiled, record_of, result_of, throughput_of
+from tests.tuner.test_break_even import BASELINE, LAYER, WHOLE, known
 from tuner.break_even import BreakEven, Ranking
 from tuner.kinds import Flag
 from tuner.measured import CompileParts, CompileReport

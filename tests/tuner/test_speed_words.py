@@ -37,5 +37,6 @@ def test_what_is_not_known_is_not_said() -> None:
 
 def test_when_it_pays() -> None:
     assert pays_words(BreakEven(steps=1234, against="baseline")) == "paid for after 1,234 steps against baseline"
+    assert pays_words(None) == "when it pays is not known: no reference ran at full depth"
     never = BreakEven(steps=None, against="checkpointing")
     assert pays_words(never) == "never pays against checkpointing: it is no faster"

@@ -23,6 +23,8 @@ LONGEST_SECONDS = 120.0
 FEWEST_STEPS = 2
 WIDEST_SECONDS = 30.0
 """All windows together; a trial of long steps must not take the time of another trial."""
+AGAIN_SECONDS = 20.0
+"""All windows together, where they are timed once more."""
 WIDEST_TIMES = 4
 """All windows together, against the first: four times the steps halve the interval."""
 
@@ -103,9 +105,11 @@ def measure_window(window: Window, steps: int, clocks: WindowClocks | None, m: M
     Twice at most: a card that is still too hot says what it will do in training too. A flag and
     the notes that a person has to see go to `m`.
     """
-    found = _once(window, steps, clocks, m)
+    found = _once(window, steps, clocks, m, WIDEST_SECONDS)
     if reasons := slowed_by(found.clocks):
-        again = _once(window, steps, clocks, m)
+        typical = statistics.median(found.timed.seconds)
+        fewer = min(steps, max(FEWEST_STEPS, int(AGAIN_SECONDS / typical)))
+        again = _once(window, fewer, clocks, m, AGAIN_SECONDS)
         found = Steady(again.timed, found.windows + again.windows, again.clocks)
         m.notes.append(_about_clocks(reasons, slowed_by(again.clocks)))
     within = found.timed.within
@@ -115,11 +119,11 @@ def measure_window(window: Window, steps: int, clocks: WindowClocks | None, m: M
     return found
 
 
-def _once(window: Window, steps: int, clocks: WindowClocks | None, m: Measurement) -> Steady:
+def _once(window: Window, steps: int, clocks: WindowClocks | None, m: Measurement, seconds_at_most: float) -> Steady:
     if clocks is not None:
         with m.detecting("clocks"):
             clocks.begin()
-    timed, windows = widen(window, steps, m)
+    timed, windows = widen(window, steps, m, seconds_at_most)
     told = None
     if clocks is not None:
         with m.detecting("clocks"):
@@ -133,14 +137,17 @@ def _about_clocks(reasons: Sequence[str], still: Sequence[str]) -> str:
     return f"steady: measured once more, as the card was throttled ({', '.join(reasons)})"
 
 
-def widen(window: Window, steps: int, m: Measurement) -> tuple[Timed, int]:
+def widen(window: Window, steps: int, m: Measurement, seconds_at_most: float) -> tuple[Timed, int]:
     """Time windows of `steps` steps until the median is known within `KNOWN`, or no more time may go into it.
 
     The interval is looked at between two windows, never inside one. Returns all steps, and the
     number of windows.
+
+    Args:
+        seconds_at_most: of all windows together; a first one that takes as long is the only one.
     """
     timed, windows = window(steps), 1
-    seconds_at_most = min(WIDEST_SECONDS, WIDEST_TIMES * sum(timed.seconds))
+    seconds_at_most = min(seconds_at_most, WIDEST_TIMES * sum(timed.seconds))
     while not _is_known(timed, m) and (more := _more(timed, steps, seconds_at_most)) > 0:
         timed, windows = timed.then(window(more)), windows + 1
     return timed, windows

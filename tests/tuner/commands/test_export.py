@@ -10,8 +10,7 @@ import yaml
 
 from strategies.recipes import leanest
 from tests.tuner.commands.made import call, fill
-from tests.tuner.made import record_of
-from tests.tuner.test_break_even import compiled, ran
+from tests.tuner.made import compiled, ran, record_of
 from tuner.commands import export
 from tuner.errors import WrongInput
 from tuner.kinds import Phase

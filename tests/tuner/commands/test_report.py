@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tuner.commands.made import call, fill
-from tests.tuner.made import record_of, study_of
-from tests.tuner.test_break_even import compiled, ran
+from tests.tuner.made import compiled, ran, record_of, study_of
 from tuner.commands import report
 from tuner.errors import WrongInput
 from tuner.outcome import Outcome

@@ -135,6 +135,13 @@ def test_one_that_stays_throttled_is_kept_and_told() -> None:
     assert m.notes == ["steady: the card was throttled (hw_slowdown), and again when it was measured once more"]
 
 
+def test_long_steps_are_timed_once_more_for_a_short_time() -> None:
+    m, sizes = made(), list[int]()
+    clocks = FakeClocks(("hw_thermal_slowdown",))
+    found = measure_window(windows(lambda _: 4.0, sizes), 20, clocks, m)  # type: ignore[arg-type]
+    assert sizes == [20, 5] and len(found.timed.seconds) == 5, "20 s more, not 80"
+
+
 def test_a_power_cap_is_told_and_costs_nothing() -> None:
     m, sizes = made(), list[int]()
     clocks = FakeClocks(("sw_power_cap", "power_violation"))
