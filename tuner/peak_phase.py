@@ -85,6 +85,8 @@ def _cause(phase: Phase, record: TrialRecord, result: TrialResult, workload: Wor
         return _cause_of_compiling(record, result)
     if phase is Phase.SETTLE:
         return _cause_of_settling(result)
+    if phase is Phase.LONGEST_BATCH and result.peak_replay is not None:
+        return result.peak_replay.words.removeprefix("in ")
     if phase is Phase.LONGEST_BATCH and workload is not None:
         return _replayed(workload)
     return ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.tuner.made import WORKLOAD, record_of
-from tuner.kinds import Phase
+from tuner.kinds import Phase, Replay
 from tuner.measured import CompileParts, CompileReport, PhaseRecord
 from tuner.peak_phase import peak_of
 from tuner.protocol import TrialResult
@@ -100,6 +100,8 @@ def test_what_settle_and_the_longest_batch_add() -> None:
     assert words(longest, {}, vary) == "peak in longest_batch, 3.00 GiB above steady: the longest sequences"
     both = vary.model_copy(update={"eval": True})
     assert words(longest, {}, both) == "peak in longest_batch, 3.00 GiB above steady", "one of two, nobody knows which"
+    told = words(longest, {}, both, peak_replay=Replay.EVALUATION)
+    assert told == "peak in longest_batch, 3.00 GiB above steady: an evaluation"
 
 
 def test_steady_was_not_reached() -> None:

@@ -109,6 +109,8 @@ def _compile_report(m: Measurement) -> CompileReport:
 def _snapshot(m: Measurement, failure: Failure | None) -> tuple[str | None, tuple[str, ...]]:
     if m.history is None:
         return None, ()
+    if m.history.seconds:
+        m.detector_seconds["memory_snapshot"] = m.history.seconds
     if m.history.problem is not None:
         m.notes.append(f"the allocator's snapshot could not be kept ({m.history.problem})")
     return m.history.result(failure is not None and failure.failure_class is FailureClass.OOM)

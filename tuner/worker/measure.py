@@ -14,13 +14,13 @@ from strategies.knob import GRAPH_MODES
 from tuner.build import Applied, Plan, apply, scope_modules
 from tuner.evidence import compile_fault
 from tuner.kinds import FailureClass, Flag, Kind, Phase, Replay
-from tuner.measured import MemoryLedger, Parity, PhaseRecord
+from tuner.measured import Growth, MemoryLedger, Parity, PhaseRecord
 from tuner.protocol import Event
 from tuner.worker import reentrant
 from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
 from tuner.worker.failure import NotWhatItSays
-from tuner.worker.growth import Held, growth_of, growth_words, still_rises
+from tuner.worker.growth import Held, growth_of, growth_words, steps_left, still_rises
 from tuner.worker.health import CompileHealth
 from tuner.worker.inventory import StepWatch
 from tuner.worker.load import import_libraries, load_model
@@ -129,6 +129,9 @@ class Trial:
         self.m.model_seconds = time.time() - self.m.phase_started + self.m.phases[0].seconds
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
         self.memory.records_graphs = self.applied.records_graphs
+        if self.applied.records_graphs and not request.memory_snapshot:
+            # torch itself warns of it (cudagraph_trees.get_history_recording: "prevents cleanup").
+            self.m.history.stop()
         batches = Batches(request.workload, self.model, self.device, self.applied.micro_batch, request.seed)
         batches.prepare()
         self.steps = Steps(self.applied, batches, Loss(request.workload, self.model, self.m.compiles), self.memory)
@@ -165,7 +168,7 @@ class Trial:
         growth = growth_of(found.held)
         if found.rising and growth is not None:
             self.m.memory = MemoryLedger(growth=growth)
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, growth_words(growth))
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, self._growing(growth))
         if not found.level:
             self.m.flags.append(Flag.NOISY)
         self._observe()
@@ -277,7 +280,13 @@ class Trial:
         growth = growth_of(self._held)
         self.m.memory = (self.m.memory or MemoryLedger()).model_copy(update={"growth": growth})
         if growth is not None and still_rises(self._held, self.memory.rises_bytes):
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, growth_words(growth))
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, self._growing(growth))
+
+    def _growing(self, growth: Growth) -> str:
+        """Return the rise in words, and how long it can last: too short a measurement would have passed."""
+        taken = self.memory.taken(self.request.base_line_bytes or 0)
+        left = None if taken is None else steps_left(growth, self.request.limit_bytes - taken)
+        return growth_words(growth) + ("" if left is None else f"; the limit is reached {left:,} steps later")
 
     def longest_batch(self, due: tuple[Replay, ...]) -> None:
         """Replay what comes late: a recompile or another shape then lands on top of everything."""

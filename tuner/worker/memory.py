@@ -61,6 +61,13 @@ class Memory:
         read = torch.cuda.memory_reserved if self.records_graphs else torch.cuda.memory_allocated
         return read(self.device)
 
+    def taken(self, base_line_bytes: int) -> int | None:
+        """Return what this process takes of the device now; `base_line_bytes`: what others held before it."""
+        if self.device.type != "cuda":
+            return _resident("VmRSS")
+        free, total = torch.cuda.mem_get_info(self.device)
+        return max(0, total - free - base_line_bytes)
+
     def peak(self) -> int | None:
         """Return the phase's peak so far without a reset: reserved on a card, resident on a CPU."""
         if self.device.type != "cuda":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,9 @@ _CANNOT = (AttributeError, MemoryError, OSError, RuntimeError, TypeError, pickle
 class History:
     """Has the allocator remember which line asked for each live block, and keeps its snapshot.
 
-    On from `load` until `settle` ends, never in `steady`. In the mode ``state`` the allocator keeps a
-    stack for what is live now and no list of what happened; torch's own figure is 2 µs an allocation.
-    What is allocated in `steady` has no stack then, and is told as such.
+    On from `load` until `settle` ends, never in `steady`, and beside CUDA graphs in `load` alone. In
+    the mode ``state`` the allocator keeps a stack for what is live now and no list of what happened;
+    torch's own figure is 2 µs an allocation. What is allocated later has no stack, and is told as such.
 
     Args:
         folder: the trial's; None keeps nothing.
@@ -40,6 +41,8 @@ class History:
     def __init__(self, device: torch.device, folder: Path | None, generated: str) -> None:
         self.problem: str | None = None
         """Why there is no snapshot where one was due."""
+        self.seconds = 0.0
+        """What keeping snapshots took."""
         self._folder = folder if device.type == "cuda" else None
         self._generated = generated
         self._kept: dict[str, tuple[str, ...]] = {}
@@ -50,6 +53,7 @@ class History:
         if self._folder is None:
             return
         try:
+            torch.cuda.init()
             torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)  # type: ignore[attr-defined]
             torch.cuda.memory._record_memory_history("state", context="state", stacks="python")
         except _CANNOT as error:
@@ -93,6 +97,7 @@ class History:
     def _keep(self, name: str) -> None:
         if self._folder is None:
             return
+        started = time.perf_counter()
         try:
             snapshot = torch.cuda.memory._snapshot()
             with (self._folder / name).open("wb") as stream:
@@ -100,6 +105,7 @@ class History:
             self._kept[name] = largest_blocks(snapshot, self._generated)
         except _CANNOT as error:
             self.problem = f"{type(error).__name__}: {error}"
+        self.seconds += time.perf_counter() - started
 
 
 def largest_blocks(snapshot: dict[str, Any], generated: str = "") -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import torch
 
 from tests.tuner.worker.workloads import measurement, shaped
 from tuner.units import GIB, MIB
+from tuner.worker import measure
 from tuner.worker.measure import Trial
 from tuner.worker.snapshot import OUT_OF_MEMORY_FILE, STEP_FILE, History, largest_blocks
 
@@ -87,6 +88,7 @@ class FakeAllocator:
         self.observer: Callable[..., None] = lambda *_: None
         self.now = snapshot(block(GIB, MINE))
         monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", self.attach, raising=False)
+        monkeypatch.setattr(torch.cuda, "init", lambda: None)
         monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", self.record)
         monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: self.now)
 
@@ -128,7 +130,7 @@ def test_a_step_that_was_asked_for(allocator: FakeAllocator, tmp_path: Path) -> 
     history.stop()
     assert allocator.recorded == ["state", "all", None]
     assert history.result(False) == (STEP_FILE, ("1.00 GiB: /home/me/my_models.py:12 attend",))
-    assert (tmp_path / STEP_FILE).exists()
+    assert (tmp_path / STEP_FILE).exists() and history.seconds > 0
 
 
 def test_what_cannot_be_had_ends_no_trial(
@@ -165,3 +167,22 @@ def test_nothing_is_recorded_in_steady(monkeypatch: pytest.MonkeyPatch) -> None:
     made.request = made.request.model_copy(update={"memory_snapshot": True})
     Trial(made).run()
     assert calls == ["start", "follow", "keep_step", "stop", "steady"]
+
+
+@pytest.mark.parametrize(("asked", "calls"), [(False, ["start", "stop"]), (True, ["start"])])
+def test_graphs_are_recorded_without_it(monkeypatch: pytest.MonkeyPatch, asked: bool, calls: list[str]) -> None:
+    called: list[str] = []
+    for name in ("start", "stop"):
+        monkeypatch.setattr(History, name, lambda _, name=name: called.append(name))
+    apply = measure.apply
+
+    def on_a_card(*args: Any) -> Any:
+        applied = apply(*args)
+        applied.records_graphs = True
+        return applied
+
+    monkeypatch.setattr(measure, "apply", on_a_card)
+    made = measurement(shaped())
+    made.request = made.request.model_copy(update={"memory_snapshot": asked})
+    Trial(made).load()
+    assert called == calls
