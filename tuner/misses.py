@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tuner.kinds import Kind, Phase
+from tuner.kinds import Kind, Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, standing
 from tuner.space import describe
 from tuner.verdict import MEMORY
-from tuner.wording import cause
+from tuner.wording import cause, replay_of
 from tuner.workload import Frozen
+
+SHOWN_BLOCKS = 3
+"""Of the ten that a record has."""
 
 
 class Cause(Frozen):
@@ -34,17 +37,19 @@ class NearestMiss(Frozen):
     at_least: bool
     """It ran out of memory: the need is at least that."""
     missed_by_bytes: int
+    held_by: tuple[str, ...] = ()
+    """What the allocator's snapshot says held the most when memory ran out."""
 
 
 def causes(records: Iterable[TrialRecord]) -> tuple[Cause, ...]:
-    """Count what is not `ok` by outcome, kind and phase; the most frequent first."""
-    groups: dict[tuple[Outcome, Kind | None, Phase | None], list[TrialRecord]] = {}
+    """Count what is not `ok` by outcome, kind, phase and what was replayed; the most frequent first."""
+    groups: dict[tuple[Outcome, Kind | None, Phase | None, Replay | None], list[TrialRecord]] = {}
     for record in records:
         if record.outcome is not Outcome.OK:
-            groups.setdefault((record.outcome, record.kind, record.phase), []).append(record)
+            groups.setdefault((record.outcome, record.kind, record.phase, replay_of(record)), []).append(record)
     found = [
         Cause(outcome=o, kind=k, phase=p, words=cause(group[0]), count=len(group), example=group[0].detail)
-        for (o, k, p), group in groups.items()
+        for (o, k, p, _), group in groups.items()
     ]
     return tuple(sorted(found, key=lambda c: -c.count))
 
@@ -64,6 +69,7 @@ def nearest_miss(study: StudyRecord, records: Iterable[TrialRecord]) -> NearestM
         need_bytes=need,
         at_least=record.outcome is Outcome.OOM,
         missed_by_bytes=max(0, need - study.limit_bytes),
+        held_by=record.result.largest_blocks[:SHOWN_BLOCKS] if record.result else (),
     )
 
 

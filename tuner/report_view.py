@@ -42,6 +42,7 @@ def render(report: Report) -> Group:
         parts += [Text(""), causes(report)]
     if report.nearest_miss:
         parts += [Text(""), Text(miss(report.nearest_miss))]
+        parts += [Text(f"  then held: {block}") for block in report.nearest_miss.held_by]
     if report.would_have_to_give:
         parts += [Text("What would have to give:"), *(Text(f"  {line}") for line in report.would_have_to_give)]
     parts += [Text(flag, style="dim") for flag in report.flags]

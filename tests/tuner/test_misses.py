@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.tuner.made import record_of, study_of
-from tuner.kinds import Kind, Phase
+from tests.tuner.made import record_of, result_of, study_of
+from tuner.kinds import Kind, Phase, Replay
 from tuner.misses import causes, nearest_miss, need_bytes
 from tuner.outcome import Outcome
 from tuner.units import GIB
@@ -26,6 +26,18 @@ def test_causes_are_counted_by_outcome_kind_and_phase() -> None:
         (Outcome.WRONG_RESULT, Kind.NAN, Phase.FIRST_STEP, 1),
     ]
     assert (found[0].words, found[0].example) == ("out of memory in first_step", "first")
+
+
+def test_what_was_replayed_is_a_cause_of_its_own() -> None:
+    late = [record_of(Outcome.OOM, phase=Phase.LONGEST_BATCH, detail=f"no more, {r.words}") for r in Replay]
+    assert [c.words for c in causes(late)] == [f"out of memory {r.words}" for r in Replay]
+
+
+def test_the_nearest_miss_says_what_held_memory() -> None:
+    blocks = tuple(f"{n}.00 GiB: mine.py:{n} f" for n in range(9, 0, -1))
+    dead = record_of(Outcome.OOM, needed_bytes=25 * GIB, result=result_of(largest_blocks=blocks))
+    miss = nearest_miss(study_of(), [dead])
+    assert miss is not None and miss.held_by == blocks[:3]
 
 
 def test_the_nearest_miss_needs_least() -> None:

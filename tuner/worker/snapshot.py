@@ -22,7 +22,7 @@ ENTRIES = 100_000
 _TORCH = str(Path(torch.__file__).parent)
 _LIVE = ("active_allocated", "active_awaiting_free", "active_pending_free")
 _UNKNOWN = "where no Python line was on the stack (autograd's backward), or before it was recorded"
-_CANNOT = (AttributeError, MemoryError, OSError, RuntimeError, TypeError, pickle.PicklingError)
+_CANNOT = (AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError, pickle.PicklingError)
 """What goes wrong where a torch lacks what is used here, or a disk is full. It must not end the trial."""
 
 
@@ -43,7 +43,7 @@ class History:
         """Why there is no snapshot where one was due."""
         self.seconds = 0.0
         """What keeping snapshots took."""
-        self._folder = folder if device.type == "cuda" else None
+        self._folder = folder.resolve() if folder is not None and device.type == "cuda" else None
         self._generated = generated
         self._kept: dict[str, tuple[str, ...]] = {}
         """The largest blocks of each file that was written."""
