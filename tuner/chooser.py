@@ -8,14 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from strategies.knob import COMPILE_OFF, Value
+from strategies.knob import Value
 from tuner import study as studies
 from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.outcome import Outcome
 from tuner.proposals import Opening, Proposal
-from tuner.record import Role, TrialRecord, worth_another
+from tuner.record import Role, TrialRecord
 from tuner.requests import Requests
+from tuner.second_runs import could_win, second_runs
 from tuner.space import describe, fingerprint
 from tuner.study import SpaceExhausted, StudyHandle
 from tuner.timing import group
@@ -25,8 +26,6 @@ KILL_SECONDS = 5.0
 """What it takes to end a trial, and all that it started, before a proof can begin."""
 PROOFS_AT_MOST = 2
 """Of one strategy in one search: a proof that crashed is tried once more."""
-FAR_AHEAD = 1.3
-"""So many times the best eager strategy: no other eager one catches up with a compiled best."""
 COLD = 1.1
 """A proof against the longest run of its strategy so far."""
 
@@ -107,15 +106,17 @@ class Chooser:
                 return found
             else:
                 self.listener.message(f"no time left for {found.source} ({describe(found.strategy)})")
-        return self._sampled()
+        return self._sampled(busy)
 
     def _retries(self) -> bool:
         return any(proposal.role == "retry" for proposal in self._again)
 
-    def _sampled(self) -> Proposal | None:
+    def _sampled(self, busy: bool) -> Proposal | None:
         if self.must_end("search"):
             self.end = TIME_IS_UP
             return None
+        if not busy and (again := self._last_chance()) is not None:
+            return again
         too_long = self._too_long() - self.handle.known
         self.handle.known.update(too_long)
         try:
@@ -144,32 +145,32 @@ class Chooser:
         return found
 
     def undecided(self, busy: bool) -> Proposal | None:
-        """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none.
-
-        Only those that may be proposed now and could still win: the compiled ones first, and none
-        that is eager where a compiled one has left the best eager far behind. A second run of an
-        eager strategy that hardly fits does not make up for that, and costs a trial's time.
-        """
+        """Return a strategy that a second run may decide otherwise, and that has not had one; None: there is none."""
         if busy:
             return None
-        open_ = (r for r in self.ledger.all_standing() if r.fingerprint in self.handle.sampler.space.index)
-        could_win = [r for r in open_ if not (_is_eager(r) and self._eager_has_lost())]
-        for record in sorted(could_win, key=_is_eager):
-            cap_bytes = self.requests.cap_bytes(record.strategy)
-            again = worth_another(record, limit_bytes=self.ledger.study.limit_bytes, cap_bytes=cap_bytes)
-            if again and record.fingerprint not in self._retried and self._fits_in_time(record.strategy):
-                self._retried.add(record.fingerprint)
-                return Proposal(record.strategy, record.source, role="retry")
+        for record in self._second_runs():
+            if self._fits_in_time(record.strategy):
+                return self._once_more(record)
         return None
 
-    def _eager_has_lost(self) -> bool:
-        """Is the best compiled, and `FAR_AHEAD` of the best eager?"""
+    def _second_runs(self) -> list[TrialRecord]:
+        found = second_runs(self.ledger, self.requests, self.handle.sampler.space.index)
+        return [record for record in found if record.fingerprint not in self._retried]
+
+    def _once_more(self, record: TrialRecord) -> Proposal:
+        self._retried.add(record.fingerprint)
+        return Proposal(record.strategy, record.source, role="retry")
+
+    def _last_chance(self) -> Proposal | None:
+        """Return a second run that could win, once another trial would leave no time for it."""
         leader = self.ledger.best()
-        if leader is None or _is_eager(leader):
-            return False
-        rate = self.ledger.ranking.rate
-        eager = [rate(r) for r in self.ledger.all_standing() if r.outcome is Outcome.OK and _is_eager(r)]
-        return bool(eager) and rate(leader) >= FAR_AHEAD * max(eager)
+        rival = next((record for record in self._second_runs() if could_win(record, leader)), None)
+        if rival is None or not self._fits_in_time(rival.strategy):
+            return None
+        expected = self.ledger.timing.expected
+        longest = max((expected(s) for s, _ in self._groups.values() if self._fits_in_time(s)), default=0.0)
+        left = self.seconds_left() - longest - expected(rival.strategy)
+        return self._once_more(rival) if left < self._reserve() else None
 
     def proof(self, busy: bool) -> Proposal | None:
         """Return the strategy that has to be proved; None: the best one is, or there is none, or no time for it."""
@@ -213,7 +214,3 @@ class Chooser:
         # Cold: as long as the first run of its kind, or longer.
         same = [r.seconds for r in self.ledger.launches(record.fingerprint) if r.outcome is Outcome.OK]
         return max([*same, self.ledger.timing.expected(record.strategy)]) * COLD
-
-
-def _is_eager(record: TrialRecord) -> bool:
-    return record.strategy["mode"] == COMPILE_OFF

@@ -316,6 +316,23 @@ def test_a_compiled_one_is_far_ahead_only_over_the_run_that_is_planned(storage: 
     assert drawn(Made(storage, [*records, *again], train_steps=100)) == [WHOLE, CHECKPOINTING]
 
 
+def test_time_is_kept_for_a_second_run_that_could_win(storage: Storage) -> None:
+    graphs = canonical({"mode": "reduce-overhead", "scope": "layer"})
+
+    def asked(left: float, *records: TrialRecord) -> tuple[str, ...]:
+        made = Made(storage, [*opening(), record_of(Outcome.OOM, WHOLE, seconds=10.0, needed_bytes=20 * GIB), *records])
+        made.chooser.launches, made.chooser.ends_at = 99, made.clock.now + left
+        found = made.chooser.next(False)
+        return () if found is None else (found.role, found.strategy["mode"], found.strategy["scope"])
+
+    # A trial takes 11 s, the proof of the best 12 s: after another trial there would be none for the second run.
+    assert asked(33.0) == ("retry", "default", "whole")
+    assert asked(300.0)[:1] == ("search",), "there is time for both"
+    assert asked(20.0) == (), "there is time for neither"
+    faster = record_of(strategy=graphs, tokens_per_s=3000.0, seconds=10.0)
+    assert asked(33.0, faster)[:1] == ("search",), "compiled without graphs, it would not catch up"
+
+
 def test_an_exhausted_space(storage: Storage) -> None:
     only = {name: (value,) for name, value in LAYER.items()}
     made = Made(storage, opening(), allowed=only)
