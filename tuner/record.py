@@ -150,11 +150,13 @@ def standing(
     they are; one that was not refutes an unproved launch.
 
     Args:
-        deadlines: seconds by phase, now: a timeout under shorter ones says nothing. None: there are
-            none now, and every timeout stands.
+        deadlines: seconds by phase, now: a timeout under shorter ones says nothing. None: those of
+            the latest launch of a search, so that a report sees what that search saw.
     """
     found: dict[str, TrialRecord] = {}
     known = list(records)
+    if deadlines is None:
+        deadlines = next((record.deadlines for record in reversed(known) if record.role != "run"), {})
     crashes = confirmed_crashes(known)
     for record in known:
         before = found.get(record.fingerprint)
@@ -186,7 +188,7 @@ def _confirms(record: TrialRecord, before: TrialRecord | None) -> bool:
     return record.outcome is Outcome.OK and before.outcome is Outcome.OK
 
 
-def _speaks(record: TrialRecord, limit_bytes: int, deadlines: Mapping[Phase, float] | None) -> bool:
+def _speaks(record: TrialRecord, limit_bytes: int, deadlines: Mapping[Phase, float]) -> bool:
     match record.outcome:
         case Outcome.OK:
             return record.peak_device_bytes is not None and record.peak_device_bytes <= limit_bytes
@@ -195,7 +197,7 @@ def _speaks(record: TrialRecord, limit_bytes: int, deadlines: Mapping[Phase, flo
         case Outcome.DEVICE_NOT_CLEAN | Outcome.INTERRUPTED:
             return False
         case Outcome.TIMEOUT:
-            return deadlines is None or _timeout_decides(record, deadlines)
+            return not deadlines or _timeout_decides(record, deadlines)
         case _:
             return True
 

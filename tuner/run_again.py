@@ -1,18 +1,15 @@
-"""One strategy of an exported plan, measured again and laid beside what the plan says."""
+"""One strategy of an exported plan, measured again."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
-
-from rich.table import Table
-from rich.text import Text
 
 from strategies.knob import Conflict, Severity, Target
 from tuner.bench import Bench, make_study, open_bench, require_compiler
-from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
+from tuner.errors import Interrupted, MachineError, WrongInput
+from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.machine_fault import machine_fault
@@ -25,22 +22,18 @@ from tuner.protocol import Attempt
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import conflict_of, describe, fingerprint
 from tuner.spec import make_target, read_spec
-from tuner.units import GIB, format_gib
-from tuner.wording import result_words
+from tuner.units import GIB, format_duration
 from tuner.workload import ModelKind
 
-HOLDS_FROM = 0.95
-"""Of the recorded throughput, less the recorded spread."""
+TIMES_SLOWER = 4.0
+"""As slow as this against the file a compile or a step may be: another machine, a cold cache."""
+STEPS_AT_MOST = 50
+"""Optimizer steps that a phase is expected to have."""
+LEAST_SECONDS = 180.0
+UNKNOWN_COMPILE_SECONDS = 600.0
+"""Where the file's was not a cold one."""
 STUDY = "runs"
 """The folder of runs that belong to no study here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Does a strategy hold?"""
-
-    exit_code: ExitCode
-    sentence: str
 
 
 def run_plan(
@@ -76,6 +69,7 @@ def run_plan(
         kill_left_over(listener)
         study, is_new = _study(bench, plan)
         requests = make_requests(bench, study.name, spec)
+        requests.deadlines = run_deadlines(plan) | spec.deadline
         ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
         requests.learn(ledger.records)
         if (outside := outside_bytes(plan, bench)) is not None:
@@ -83,7 +77,9 @@ def run_plan(
         folder = requests.folder("run")
         request = requests.make(dict(plan.strategy), folder, role="run")
         request = request.model_copy(update={"memory_snapshot": memory_snapshot})
-        listener.started(study, bench.notes, 1, None)
+        latest = format_duration(sum(requests.deadlines.values()))
+        notes = (*bench.notes, f"it is measured once, and ended after {latest} at the latest (--deadline)")
+        listener.started(study, notes, 1, None)
         listener.trial_started("run", plan.strategy, "run")
         with make_executor(bench, spec, environment) as executor:
             handle = executor.submit(request, folder)
@@ -113,6 +109,27 @@ def _asked(plan: ExportedPlan, flags: Mapping[str, Any]) -> dict[str, Any]:
     if flags.get("budget_gb") is None and flags.get("card") is None:
         given |= {"card": plan.card} if plan.card else {"budget_gb": plan.budget_bytes / GIB}
     return given | dict(flags)
+
+
+def run_deadlines(plan: ExportedPlan) -> dict[Phase, float]:
+    """Return the seconds that each phase may take: what the file says it took, several times over.
+
+    A search's own deadlines follow from its time budget, and a run has none.
+    """
+    measured = plan.measured
+    # A compile that came from the cache took no time then, and may take its whole time now.
+    least = LEAST_SECONDS if plan.proved else UNKNOWN_COMPILE_SECONDS
+    first_step = max(least, TIMES_SLOWER * (measured.compile_seconds or 0.0))
+    steps = max(LEAST_SECONDS, STEPS_AT_MOST * TIMES_SLOWER * (measured.step_seconds or 0.0))
+    return {
+        Phase.START: LEAST_SECONDS,
+        Phase.LOAD: 300.0,
+        Phase.WARMUP_BATCH: first_step,
+        Phase.FIRST_STEP: first_step,
+        Phase.SETTLE: steps + first_step,
+        Phase.STEADY: steps,
+        Phase.LONGEST_BATCH: steps + first_step,
+    }
 
 
 def outside_bytes(plan: ExportedPlan, bench: Bench) -> int | None:
@@ -181,55 +198,3 @@ def _wait(executor: Any, handle: str, listener: Listener, stopped: Callable[[], 
         if stopped():
             executor.cancel(handle)
         time.sleep(0.05)
-
-
-def compare(plan: ExportedPlan, record: TrialRecord) -> Comparison:
-    """Return whether the strategy holds: `ok`, peak within the limit, 95 % of the throughput less the spread."""
-    if record.outcome is not Outcome.OK or record.tokens_per_s is None:
-        return Comparison(ExitCode.DOES_NOT_HOLD, "It does not hold: " + result_words(record, record.limit_bytes) + ".")
-    needed = HOLDS_FROM * plan.measured.tokens_per_s * (1 - _spread(plan))
-    if record.tokens_per_s < needed:
-        slow = f"{record.tokens_per_s:,.0f} tokens/s, and {needed:,.0f} are 95 % of the file's less its spread"
-        return Comparison(ExitCode.DOES_NOT_HOLD, f"It does not hold: {slow}.")
-    return Comparison(
-        ExitCode.DONE, f"It holds: within the limit of {format_gib(record.limit_bytes)}, and as fast as the file says."
-    )
-
-
-def _spread(plan: ExportedPlan) -> float:
-    """Return half of the recorded steps' p10 to p90, against the median."""
-    m = plan.measured
-    if not m.step_seconds or m.step_seconds_p10 is None or m.step_seconds_p90 is None:
-        return 0.0
-    return (m.step_seconds_p90 - m.step_seconds_p10) / 2 / m.step_seconds
-
-
-def compare_view(plan: ExportedPlan, record: TrialRecord, result: Comparison) -> Table:
-    """Return both columns of figures, with the sentence above."""
-    table = Table(title=Text(result.sentence, style="bold"), title_justify="left", box=None, pad_edge=False)
-    for name, justify in (("", "left"), ("the file", "right"), ("now", "right"), ("now / file", "right")):
-        table.add_column(name, justify=justify)  # type: ignore[arg-type]
-    m = plan.measured
-    _row(table, "tokens/s", m.tokens_per_s, record.tokens_per_s, lambda v: f"{v:,.0f}")
-    throughput = record.result.throughput if record.result else None
-    _row(table, "step, median s", m.step_seconds, throughput.step_seconds if throughput else None, lambda v: f"{v:.4f}")
-    _row(table, "peak device", m.peak_device_bytes, record.peak_device_bytes, lambda v: format_gib(int(v)))
-    _row(table, "peak reserved", m.peak_reserved_bytes, record.peak_reserved_bytes, lambda v: format_gib(int(v)))
-    now = {p.phase: p.device_bytes for p in record.result.phases} if record.result else {}
-    for phase, size in m.peak_device_bytes_by_phase.items():
-        _row(table, f"  in {phase}", size, now.get(phase), lambda v: format_gib(int(v)))
-    if plan.flags or record.flags:
-        table.add_row("flags", ", ".join(plan.flags), ", ".join(record.flags), "")
-    _row(table, "compile s", m.compile_seconds, record.compile_seconds, lambda v: f"{v:.1f}")
-    return table
-
-
-def blocks_view(record: TrialRecord) -> list[str]:
-    """Return what the largest live blocks of the snapshot were allocated for, a line each; none without one."""
-    blocks = record.result.largest_blocks if record.result else ()
-    return ["What held memory, the largest first:", *(f"  {block}" for block in blocks)] if blocks else []
-
-
-def _row(table: Table, name: str, old: float | None, new: float | None, show: Callable[[float], str]) -> None:
-    ratio = f"{new / old:.3f}" if old and new else ""
-    table.add_row(name, *("" if v is None else show(v) for v in (old, new)), ratio)

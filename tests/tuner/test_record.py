@@ -148,6 +148,17 @@ def test_a_timeout_stands_only_under_deadlines_no_longer_than_its_own() -> None:
     assert standing([late], LIMIT, {Phase.STEADY: 301.0}) == {}
 
 
+def test_a_report_sees_a_timeout_as_the_latest_search_did() -> None:
+    trial = record_of(deadlines={Phase.STEADY: 300.0})
+    late = record_of(Outcome.TIMEOUT, role="proof", phase=Phase.STEADY, deadlines={Phase.STEADY: 300.0})
+    assert best([trial, late], LIMIT) is None
+    longer = record_of(strategy={"mode": "default"}, tokens_per_s=1.0, deadlines={Phase.STEADY: 900.0})
+    assert best([trial, late, longer], LIMIT) == trial, "the search that had more time did not hold it against it"
+    # A run has deadlines of its own: one that ended too soon refutes nothing, and is no search's time.
+    hasty = record_of(Outcome.TIMEOUT, role="run", phase=Phase.STEADY, deadlines={Phase.STEADY: 180.0})
+    assert best([trial, hasty], LIMIT) == trial
+
+
 def test_a_record_of_a_smaller_budget_does_not_hide_an_ok() -> None:
     trial = record_of()
     lower = record_of(Outcome.OOM, limit_bytes=10 * GIB, cap_bytes=9 * GIB)

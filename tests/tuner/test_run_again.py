@@ -8,25 +8,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.fakes import landscape
 from tests.tuner.made import ENVIRONMENT, record_of, result_of, study_of, throughput_of
 from tests.tuner.searching import Answer, Bench, Clock, End, FakeExecutor, Heard, Searched, bench
 from tuner import run_again
+from tuner.comparison import blocks_view, compare
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.export import exported
-from tuner.kinds import Flag
+from tuner.kinds import Phase
 from tuner.model_source import find_model
 from tuner.outcome import Outcome
 from tuner.plan import ExportedPlan
 from tuner.record import TrialRecord, best
 from tuner.records import Records
 from tuner.requests import Requests
-from tuner.run_again import blocks_view, check_sources, compare, compare_view, outside_bytes, run_plan
+from tuner.run_again import check_sources, outside_bytes, run_deadlines, run_plan
 from tuner.space import canonical
 from tuner.storage import open_storage
-from tuner.units import GIB
+from tuner.units import GIB, format_duration
 
 __all__ = ["bench"]
 LAYER = canonical({"mode": "default", "scope": "layer"})
@@ -36,30 +36,6 @@ MEASURED = throughput_of(1000.0)  # its p10 to p90 are 0.4 to 0.6 s about 0.5 s:
 def plan_of(record: TrialRecord | None = None) -> ExportedPlan:
     found = record or record_of(strategy=LAYER, result=result_of(throughput=MEASURED))
     return exported(study_of(environment=ENVIRONMENT), found)
-
-
-@pytest.mark.parametrize(
-    ("changes", "code"),
-    [
-        ({}, ExitCode.DONE),
-        ({"tokens_per_s": 2000.0}, ExitCode.DONE),
-        ({"tokens_per_s": 761.0}, ExitCode.DONE),
-        ({"tokens_per_s": 759.0}, ExitCode.DOES_NOT_HOLD),
-        ({"outcome": Outcome.OVER_BUDGET}, ExitCode.DOES_NOT_HOLD),
-        ({"outcome": Outcome.OOM, "tokens_per_s": None}, ExitCode.DOES_NOT_HOLD),
-        ({"outcome": Outcome.CRASH, "tokens_per_s": None}, ExitCode.DOES_NOT_HOLD),
-    ],
-)
-def test_what_holds(changes: dict[str, Any], code: ExitCode) -> None:
-    found = compare(plan_of(), record_of(strategy=LAYER).model_copy(update=changes))
-    assert found.exit_code is code
-    assert found.sentence.startswith("It holds" if code is ExitCode.DONE else "It does not hold")
-
-
-def test_without_a_spread_95_percent_are_needed() -> None:
-    plan = plan_of(record_of(strategy=LAYER))
-    assert compare(plan, record_of(tokens_per_s=951.0)).exit_code is ExitCode.DONE
-    assert compare(plan, record_of(tokens_per_s=949.0)).exit_code is ExitCode.DOES_NOT_HOLD
 
 
 def test_the_files_cap_is_kept_on_the_same_card_and_budget() -> None:
@@ -88,23 +64,6 @@ def test_a_run_has_the_cap_of_the_file(bench: Bench, monkeypatch: pytest.MonkeyP
     _, plan = searched(bench)
     run(bench, plan)
     assert taken == [("default", 7)]
-
-
-def test_both_are_shown_side_by_side() -> None:
-    record = record_of(tokens_per_s=900.0, result=result_of(throughput=throughput_of(900.0)))
-    plan = plan_of()
-    console = Console(width=100, record=True)
-    console.print(compare_view(plan, record, compare(plan, record)))
-    text = " ".join(console.export_text().split())
-    assert "tokens/s 1,000 900 0.900" in text and "peak device 20.00 GiB 20.00 GiB 1.000" in text
-    assert "in first_step 5.00 GiB 5.00 GiB 1.000" in text
-
-
-def test_flags_are_shown_of_both() -> None:
-    flagged = record_of(tokens_per_s=900.0, flags=(Flag.UNCHECKED,))
-    console = Console(width=100, record=True)
-    console.print(compare_view(plan_of(), flagged, compare(plan_of(), flagged)))
-    assert "flags unchecked" in " ".join(console.export_text().split())
 
 
 # Runs.
@@ -278,6 +237,26 @@ def test_a_run_is_for_the_files_card_or_budget_unless_said(
     plan = plan_of().model_copy(update={"budget_bytes": 24 * GIB, "card": planned})
     given = run_again._asked(plan, flags)
     assert {name: given[name] for name in ("budget_gb", "card") if given.get(name) is not None} == asked
+
+
+def test_a_run_ends_in_time() -> None:
+    record = record_of(strategy=LAYER, result=result_of(throughput=MEASURED), compile_seconds=150.0, role="proof")
+    found = run_deadlines(plan_of(record))
+    assert found[Phase.FIRST_STEP] == 600.0, "four times as slow as its file"
+    assert found[Phase.STEADY] == 180.0 and set(found) == set(Phase)
+    slow = record.model_copy(
+        update={"result": result_of(throughput=MEASURED.model_copy(update={"step_seconds": 10.0}))}
+    )
+    assert run_deadlines(plan_of(slow))[Phase.STEADY] == 2000.0
+    warm = record.model_copy(update={"role": "search", "compile_seconds": 5.0})
+    assert run_deadlines(plan_of(warm))[Phase.FIRST_STEP] == 600.0, "compiled code came from the cache then"
+
+
+def test_a_run_says_when_it_ends_at_the_latest(bench: Bench) -> None:
+    _, plan = searched(bench)
+    _, heard = run(bench, plan, flags={"deadline": {"load": 100}})
+    latest = format_duration(sum((run_deadlines(plan) | {Phase.LOAD: 100.0}).values()))
+    assert f"it is measured once, and ended after {latest} at the latest (--deadline)" in heard.messages
 
 
 def test_a_signal_ends_it(bench: Bench) -> None:

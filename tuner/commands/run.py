@@ -22,7 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cold", action="store_true", default=None, help="compile with an empty cache, as a proof does"
     )
-    parser.add_argument("--deadline", action="append", metavar="PHASE=S", help="seconds that a phase may take")
+    parser.add_argument(
+        "--deadline",
+        action="append",
+        metavar="PHASE=S",
+        help="seconds that a phase may take; several times what the file says, unless given",
+    )
     parser.add_argument(
         "--memory-snapshot",
         action="store_true",
@@ -35,9 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the strategy once and print it beside the file's figures."""
     from tuner.commands.workload_options import spec_flags
+    from tuner.comparison import blocks_view, compare, compare_view
     from tuner.plan import load_plan
     from tuner.progress import listening, make_console
-    from tuner.run_again import blocks_view, compare, compare_view, run_plan
+    from tuner.run_again import run_plan
     from tuner.spec import inherited_environment
     from tuner.stopping import stop_signals
 
