@@ -222,8 +222,10 @@ class LocalExecutor:
         """Return the request with the limit that is left after a desktop took `taken_bytes`."""
         if self._t_bytes is None or taken_bytes == 0:
             return request
+        t_bytes = self._t_bytes - taken_bytes
+        # An emulated card gives less than that: its limit is lowered only where the real one has too little left.
         left = devices.limits(
-            request.budget_bytes, self._t_bytes - taken_bytes, "cuda", total_bytes=self._device.total_bytes
+            request.budget_bytes, t_bytes, "cuda", total_bytes=self._device.total_bytes, gives_bytes=t_bytes
         )
         less = max(0, request.limit_bytes - left.limit_bytes)
         cap = None if request.cap_bytes is None else max(0, request.cap_bytes - less)

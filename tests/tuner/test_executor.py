@@ -17,7 +17,7 @@ from tests.tuner.trials import FAKES, request
 from tuner.device import DeviceInfo, cpu_device, list_cards
 from tuner.errors import MachineError
 from tuner.executor import Executor, LocalExecutor
-from tuner.kinds import KillReason, Phase
+from tuner.kinds import Flag, KillReason, Phase
 from tuner.launcher import Launcher
 from tuner.outcome import Outcome, classify
 from tuner.protocol import Attempt, TrialRequest
@@ -191,7 +191,11 @@ def test_a_shared_card_is_flagged(card: FakeNvml, open_executor: Open, folder: T
     executor = open_executor(list_cards()[0], shared_card=True, wait_s=0)
     card.used = IDLE + 4 * GIB
     executor.submit(on_card(), folder)
-    assert poll_until_done(executor).shared_card
+    card.used += GIB  # the worker's
+    attempt = poll_until_done(executor)
+    assert attempt.shared_card
+    verdict = classify(attempt)
+    assert verdict.outcome is Outcome.OK and Flag.SHARED_CARD in verdict.flags
 
 
 def test_the_attempt_waits_until_the_card_is_as_before(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
@@ -207,7 +211,7 @@ def test_the_attempt_waits_until_the_card_is_as_before(card: FakeNvml, open_exec
     assert poll_until_done(executor, 1).exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["ok", "no_result"])
+@pytest.mark.parametrize("name", ["ok", "no_result", "out_of_memory"])
 def test_who_came_during_a_trial_is_not_charged_to_it(
     card: FakeNvml, open_executor: Open, folder: TrialDir, name: str
 ) -> None:
@@ -221,6 +225,22 @@ def test_who_came_during_a_trial_is_not_charged_to_it(
     assert verdict.outcome is Outcome.DEVICE_NOT_CLEAN and "4.00 GiB more in use" in verdict.detail
 
 
+def test_the_drivers_own_buffers_are_no_one(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
+    executor = open_executor(list_cards()[0], wait_s=0.4)
+    executor.submit(on_card(), folder)
+    card.used = IDLE + GIB // 5
+    verdict = classify(poll_until_done(executor))
+    assert verdict.outcome is Outcome.OK and not {Flag.SHARED_CARD, Flag.TIGHT} & set(verdict.flags)
+
+
+def test_an_out_of_memory_on_a_clean_card_is_the_strategys(
+    card: FakeNvml, open_executor: Open, folder: TrialDir
+) -> None:
+    executor = open_executor(list_cards()[0], "out_of_memory", wait_s=0.4)
+    executor.submit(on_card(), folder)
+    assert classify(poll_until_done(executor)).outcome is Outcome.OOM
+
+
 def test_a_stopped_trial_stays_interrupted_whoever_is_there(
     card: FakeNvml, open_executor: Open, folder: TrialDir
 ) -> None:
@@ -229,6 +249,19 @@ def test_a_stopped_trial_stays_interrupted_whoever_is_there(
     card.used = IDLE + 4 * GIB
     executor.cancel(handle)
     assert classify(poll_until_done(executor, 5)).outcome is Outcome.INTERRUPTED
+
+
+@pytest.mark.parametrize(("card_gives", "held", "lowered"), [(23.56, 10, 0), (22.0, 10, 0), (23.56, 120, 3)])
+def test_a_desktop_lowers_the_limit_of_a_named_card_where_too_little_is_left(
+    card: FakeNvml, open_executor: Open, folder: TrialDir, card_gives: float, held: int, lowered: int
+) -> None:
+    device = list_cards()[0]
+    executor = open_executor(device, t_bytes=140 * GIB)
+    card.used, card.graphics = IDLE + held * GIB, [Entry(99, held * GIB)]
+    limit = int(0.97 * card_gives * GIB)
+    executor.submit(on_card(budget_bytes=24 * GIB, limit_bytes=limit), folder)
+    less = limit - poll_until_done(executor).request.limit_bytes
+    assert less == (0 if not lowered else pytest.approx(0.97 * (card_gives - 20) * GIB, abs=2))
 
 
 def test_a_desktop_lowers_the_limit(card: FakeNvml, open_executor: Open, folder: TrialDir) -> None:
