@@ -34,7 +34,7 @@ def card_notes(study: StudyRecord, winner: TrialRecord) -> tuple[str, ...]:
     if small:
         named = " or ".join(f"{_article(card.name)} (limit {format_gib(card_limit(card))})" for card in small)
         lines.append(
-            f"It would not fit {named}: sold as {format_gib(study.budget_bytes)} too, such a card gives a process less."
+            f"The winner would not fit {named}: sold as {format_gib(study.budget_bytes)} too, such a card gives a process less."
         )
     return tuple(lines)
 

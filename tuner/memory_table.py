@@ -17,6 +17,9 @@ PARTS = (
     ("gradients_bytes", "gradients"),
     ("optimizer_state_bytes", "optimizer state"),
     ("activations_bytes", "activations"),
+    ("forward_peak_bytes", "peak of the forward"),
+    ("backward_peak_bytes", "peak of the backward"),
+    ("update_peak_bytes", "peak of the update"),
     ("graph_pools_bytes", "CUDA-graph pools"),
     ("outside_bytes", "outside the allocator"),
     ("peak_device_bytes", "peak device"),
@@ -33,6 +36,11 @@ class MemoryColumn(Frozen):
     optimizer_state_bytes: int | None = None
     activations_bytes: int | None = None
     """The rest of an observed step's peak; it may lie below the peak of the whole run."""
+    activations_are_pools: bool = False
+    """Under replay the allocator sees nothing, and what the graphs' pools reserve stands for the activations."""
+    forward_peak_bytes: int | None = None
+    backward_peak_bytes: int | None = None
+    update_peak_bytes: int | None = None
     graph_pools_bytes: int | None = None
     outside_bytes: int | None = None
     """Peak device less peak reserved: context, libraries, graphs. None on a CPU."""
@@ -65,6 +73,10 @@ def _column(label: str, record: TrialRecord) -> MemoryColumn:
         gradients_bytes=memory.gradients_bytes,
         optimizer_state_bytes=record.result.optimizer_state_bytes if state is None else state,
         activations_bytes=memory.activations_bytes,
+        activations_are_pools=memory.activations_from == "graph_pools",
+        forward_peak_bytes=memory.forward_peak_bytes,
+        backward_peak_bytes=memory.backward_peak_bytes,
+        update_peak_bytes=memory.update_peak_bytes,
         graph_pools_bytes=max((p.graph_pool_bytes for p in phases if p.graph_pool_bytes is not None), default=None),
         outside_bytes=None if device is None or reserved is None else max(0, device - reserved),
         peak_device_bytes=device,
@@ -77,11 +89,14 @@ def _counted(phases: Sequence[PhaseRecord], name: str) -> dict[Phase, int]:
     return {p.phase: getattr(p, name) for p in phases if getattr(p, name)}
 
 
-def retry_words(column: MemoryColumn) -> str:
-    """``winner: the allocator flushed and tried again 2 times in first_step``; empty where it never did."""
+def remarks(column: MemoryColumn) -> list[str]:
+    """What has to be known of a column: ``winner: the allocator flushed and tried again 2 times in first_step``."""
     said = [f"flushed and tried again {_times(n)} in {phase}" for phase, n in column.retries.items()]
     said += [f"ran out of memory {_times(n)} in {phase}" for phase, n in column.ooms.items()]
-    return f"{column.label}: the allocator {', '.join(said)}" if said else ""
+    found = [f"{column.label}: the allocator {', '.join(said)}"] if said else []
+    if column.activations_are_pools:
+        found.append(f"{column.label}: its activations are what the pools of its CUDA graphs reserve")
+    return found
 
 
 def _times(count: int) -> str:

@@ -87,8 +87,8 @@ def _cause(phase: Phase, record: TrialRecord, result: TrialResult, workload: Wor
         return _cause_of_settling(result)
     if phase is Phase.LONGEST_BATCH and result.peak_replay is not None:
         return result.peak_replay.words.removeprefix("in ")
-    if phase is Phase.LONGEST_BATCH and workload is not None:
-        return _replayed(workload)
+    if phase is Phase.LONGEST_BATCH and result.peak_replay is not None:
+        return result.peak_replay.words.removeprefix("in ")
     return ""
 
 
@@ -105,16 +105,6 @@ def _cause_of_settling(result: TrialResult) -> str:
     if parts is not None and parts.graph_capture > 0:
         return "recording CUDA graphs"
     return "recompiling" if result.compile.recompiles else ""
-
-
-def _replayed(workload: Workload) -> str:
-    """What was replayed, where it was one thing."""
-    found = [
-        *(["the longest sequences"] if workload.lengths.vary else []),
-        *([] if workload.drop_last else ["a partial last batch"]),
-        *(["an evaluation"] if workload.eval else []),
-    ]
-    return found[0] if len(found) == 1 else ""
 
 
 def _born_after_first_step(needs: dict[Phase, int], result: TrialResult) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tuner.kinds import Phase
-from tuner.memory_table import PARTS, MemoryColumn, retry_words
+from tuner.memory_table import PARTS, MemoryColumn, remarks
 from tuner.misses import NearestMiss
 from tuner.outcome import Outcome
 from tuner.report import Report
@@ -35,7 +35,7 @@ def render(report: Report) -> Group:
     if lines:
         parts.append(Text(""))
     if report.memory:
-        said = [words for column in report.memory if (words := retry_words(column))]
+        said = [words for column in report.memory for words in remarks(column)]
         parts += [memory(report.memory), *(Text(words) for words in said), Text("")]
     parts.append(Text(outcomes(report)))
     if report.causes:

@@ -25,7 +25,9 @@ def test_the_cards_of_that_size_that_it_does_not_fit_are_named() -> None:
     assert len(too_small(24 * GIB, gib_to_bytes(22.9))) == 5
     notes = card_notes(study_of(), TIGHT)
     assert len(notes) == 1
-    assert notes[0].startswith("It would not fit an a10 (limit 21.39 GiB) or an a10g (limit 21.32 GiB) or an l4")
+    assert notes[0].startswith(
+        "The winner would not fit an a10 (limit 21.39 GiB) or an a10g (limit 21.32 GiB) or an l4"
+    )
 
 
 def test_a_card_is_not_named_where_nothing_is_emulated() -> None:

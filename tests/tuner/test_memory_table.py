@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.tuner.made import record_of
 from tuner.kinds import Phase
 from tuner.measured import MemoryLedger, PhaseRecord
-from tuner.memory_table import memory_columns, retry_words
+from tuner.memory_table import memory_columns, remarks
 from tuner.outcome import Outcome
 from tuner.protocol import TrialResult
 from tuner.record import TrialRecord
@@ -47,5 +47,12 @@ def test_retries_are_said_by_phase() -> None:
     (column,) = memory_columns([("winner", measured())])
     assert column.retries == {Phase.FIRST_STEP: 2} and column.ooms == {Phase.FIRST_STEP: 1}
     said = "winner: the allocator flushed and tried again 2 times in first_step, ran out of memory once in first_step"
-    assert retry_words(column) == said
-    assert retry_words(column.model_copy(update={"retries": {}, "ooms": {}})) == ""
+    assert remarks(column) == [said]
+    assert remarks(column.model_copy(update={"retries": {}, "ooms": {}})) == []
+
+
+def test_what_stands_for_activations_under_graphs_is_said() -> None:
+    memory = LEDGER.model_copy(update={"activations_from": "graph_pools", "backward_peak_bytes": 17 * GIB})
+    (column,) = memory_columns([("winner", measured(memory))])
+    assert column.backward_peak_bytes == 17 * GIB
+    assert remarks(column)[-1] == "winner: its activations are what the pools of its CUDA graphs reserve"

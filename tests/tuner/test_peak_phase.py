@@ -12,7 +12,7 @@ from tuner.measured import CompileParts, CompileReport, PhaseRecord
 from tuner.peak_phase import peak_of
 from tuner.protocol import TrialResult
 from tuner.units import GIB
-from tuner.workload import Adapter, Lengths, Workload
+from tuner.workload import Adapter, Workload
 
 LAYER = {"mode": "default", "scope": "layer"}
 GRAPHS = {"mode": "reduce-overhead", "scope": "layer"}
@@ -96,12 +96,10 @@ def test_what_settle_and_the_longest_batch_add() -> None:
     again = CompileReport(graphs=3, recompiles=("a guard",))
     assert words(found, LAYER, compile=again).endswith("above steady: recompiling")
     longest = phases(load=12, first_step=18, settle=18, steady=18, longest_batch=21)
-    vary = WORKLOAD.model_copy(update={"lengths": Lengths(kind="list", max=128, values=(64, 128))})
-    assert words(longest, {}, vary) == "peak in longest_batch, 3.00 GiB above steady: the longest sequences"
-    both = vary.model_copy(update={"eval": True})
-    assert words(longest, {}, both) == "peak in longest_batch, 3.00 GiB above steady", "one of two, nobody knows which"
-    told = words(longest, {}, both, peak_replay=Replay.EVALUATION)
-    assert told == "peak in longest_batch, 3.00 GiB above steady: an evaluation"
+    above = "peak in longest_batch, 3.00 GiB above steady"
+    assert words(longest, {}, peak_replay=Replay.EVALUATION) == f"{above}: an evaluation"
+    assert words(longest, {}, peak_replay=Replay.LONGEST) == f"{above}: the longest batch"
+    assert words(longest, {}, replays=tuple(Replay)) == above, "nobody knows which"
 
 
 def test_steady_was_not_reached() -> None:
