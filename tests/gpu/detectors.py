@@ -16,7 +16,9 @@ import argparse
 import contextlib
 import importlib
 import os
+import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -33,8 +35,8 @@ MODES: dict[str, dict[str, Any]] = {
     "reduce-overhead": {"mode": "reduce-overhead", "scope": "layer"},
 }
 RUNS = ("on", "off", "bytes")
-SAME_BYTES = 2 * 2**20
-"""One of the allocator's small segments: what a phase's peak may differ by from run to run."""
+SAME_BYTES = {"cuda": 2 * 2**20, "cpu": 32 * 2**20}
+"""What a phase's peak may differ by from run to run: on a card one of the allocator's small segments."""
 
 
 # Taking detectors out
@@ -63,15 +65,16 @@ class _NoProbe:
 TAKEN_OUT: tuple[tuple[str, str, Any], ...] = (
     ("tuner.worker.measure", "ParityProbe", _NoProbe),
     ("tuner.worker.measure", "Trial._observe", _nothing),
-    ("tuner.worker.health", "CompileHealth._listen", _nothing),
+    ("tuner.worker.measure", "Trial._take_stock", _nothing),
+    ("tuner.worker.measure", "SavedState", _nothing),
+    ("tuner.worker.measure", "Trial.saved_state", _nothing),
     ("tuner.worker.measure", "open_clocks", _nothing),
-    # The same detectors where they have moved to, or are to come.
-    ("tuner.worker.first_step", "ParityProbe", _NoProbe),
-    ("tuner.worker.measure", "Trial._take_ledger", _nothing),
-    ("tuner.worker.measure", "Trial._ledger", _nothing),
-    ("tuner.worker.measure", "Trial._check_saved_state", _nothing),
+    ("tuner.worker.health", "CompileHealth._listen", _nothing),
+    ("tuner.worker.snapshot", "History.start", _nothing),
+    ("tuner.worker.memory", "Memory.graph_pool_bytes", _nothing),
 )
-"""Module, name and what stands in for it; a name that is not there is told."""
+"""Module, name and what stands in for it: parity, coverage, memory ledger, saved state, clocks, what dynamo
+says, the allocator's history, graph pools. A name that is not there (any more) is told."""
 
 
 def take_out() -> list[str]:
@@ -153,8 +156,10 @@ def trial(mode: str, how: str, device: str, tiny: bool) -> dict[str, Any]:
         look_at_bytes(taken, device)
     workload = inside.shaped("llama-7b", tiny, layers=2, tokens=1024)
     began = time.perf_counter()
-    ran = inside.run(inside.request(workload, device, MODES[mode], limit_bytes=100 * GIB))
+    folder = Path(tempfile.mkdtemp(prefix="trial-"))
+    ran = inside.run(inside.request(workload, device, MODES[mode], limit_bytes=100 * GIB), folder)
     return ran.told() | {
+        "settle_step_seconds": statistics.median(ran.step_seconds("settle") or [0.0]),
         "wall_seconds": time.perf_counter() - began,
         "not_there": missing,
         "bytes": taken,
@@ -189,18 +194,23 @@ def table(found: dict[str, Any], device: str) -> list[str]:
     for mode in MODES:
         on, off = found.get(f"{mode} on", {}), found.get(f"{mode} off", {})
         for kind in ("resident",) if device == "cpu" else ("allocated", "reserved"):
-            lines.append(f"{mode}, {kind}: {_compared(on.get(kind), off.get(kind))}")
+            lines.append(f"{mode}, {kind}, on less off: {_compared(on.get(kind), off.get(kind), SAME_BYTES[device])}")
+        if on and off and "error" not in on | off:
+            steps = " ms, off ".join(f"{run['settle_step_seconds'] * 1000:.1f}" for run in (on, off))
+            lines.append(
+                f"{mode}: a step of settle, median: on {steps} ms; not taken out: {', '.join(off['not_there'])}"
+            )
     return lines
 
 
-def _compared(on: dict[str, int | None] | None, off: dict[str, int | None] | None) -> str:
+def _compared(on: dict[str, int | None] | None, off: dict[str, int | None] | None, same: int) -> str:
     if not on or not off:
         return "not both trials ran"
     parts = []
     for phase in on:
         a, b = on[phase], off.get(phase)
         if a is not None and b is not None:
-            parts.append(f"{phase} {a - b:+,} B{' RAISED' if a - b > SAME_BYTES else ''}")
+            parts.append(f"{phase} {a - b:+,} B{' RAISED' if a - b > same else ''}")
     return ", ".join(parts)
 
 

@@ -123,7 +123,6 @@ class Reports:
     def d3(self) -> Any:
         """Autotune one product of a large vocabulary, and see in which phase the peak lies."""
         from tests.gpu import inside
-        from tuner.evidence import peak_phase
         from tuner.outcome import classify
 
         workload = inside.users(
@@ -132,7 +131,7 @@ class Reports:
         )  # fmt: skip
         strategy = {"mode": "max-autotune-no-cudagraphs", "scope": "whole"}
         ran = inside.run(inside.request(workload, self.device, strategy))
-        told = ran.told() | {"peak_phase": peak_phase(_seen_by_the_allocator(ran.attempt))}
+        told = ran.told()
         peaks = ran.peaks("reserved_bytes" if self.device == "cuda" else "device_bytes")
         steady, first = peaks.get("steady") or 0, peaks.get("first_step") or 0
         limit = (steady + first) // 2
@@ -256,7 +255,7 @@ def _say_d3(found: dict[str, Any]) -> str:
     row = next(iter(found.values()))
     first, steady, between = (format_gib(row[f"{n}_bytes"]) for n in ("first_step", "steady", "limit_between"))
     return (
-        f"{row['outcome']}; first step {first}, steady {steady}, peak in {row['peak_phase']}; under {between}: "
+        f"{row['outcome']}; first step {first}, steady {steady}, {row['peak']}; under {between}: "
         f"{row['outcome_under_that_limit']} in {row['phase_under_that_limit']}"
     )
 

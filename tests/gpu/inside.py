@@ -10,12 +10,17 @@ from typing import Any
 import torch
 
 from strategies.knob import Value
+from tuner.limits import limits
 from tuner.measured import Parity
 from tuner.nvml import list_cards
 from tuner.outcome import Verdict, classify
+from tuner.peak_phase import peak_of
 from tuner.protocol import Attempt, Event, Failure, TrialRequest, TrialResult
+from tuner.record import TrialRecord
+from tuner.requests import Requests
 from tuner.shapes import SHAPES
 from tuner.space import canonical
+from tuner.units import GIB
 from tuner.worker.__main__ import make_result
 from tuner.worker.failure import NotWhatItSays, classify_exception
 from tuner.worker.measure import Trial
@@ -87,9 +92,24 @@ class Ran:
         name = "reserved_bytes" if self.attempt.request.device_type == "cuda" else "device_bytes"
         return max(size or 0 for size in self.peaks(name).values())
 
+    def step_seconds(self, phase: str) -> list[float]:
+        """What each optimizer step of a phase took."""
+        return [e.seconds for e in self.attempt.events if e.event == "step" and e.phase == phase and e.seconds]
+
+    def record(self) -> TrialRecord:
+        """What the parent would keep, by the allocator's figures on a card: others may be on it."""
+        asked = self.attempt.request
+        requests = Requests(
+            study="gpu", key="gpu", workload=asked.workload, device_type=asked.device_type,
+            device_uuid=asked.device_uuid, limits=limits(64 * GIB, 64 * GIB, "cuda"), deadlines={}, seed=0,
+            root=Path("unused"),
+        )  # fmt: skip
+        verdict = self.verdict()
+        return requests.record(self.attempt, verdict, role="run", source="gpu", number=None)
+
     def told(self) -> dict[str, Any]:
         """What JSON can hold of it."""
-        result, verdict = self.result, self.verdict()
+        result, verdict, peak = self.result, self.verdict(), peak_of(self.record(), self.attempt.request.workload)
         return {
             "outcome": str(verdict.outcome),
             "kind": verdict.kind,
@@ -98,6 +118,7 @@ class Ran:
             "flags": list(verdict.flags),
             "notes": list(result.notes),
             "phases": [record.model_dump(mode="json") for record in result.phases],
+            "peak": peak.words() if peak else None,
             "memory": result.memory.model_dump(mode="json") if result.memory else None,
             "compile": result.compile.model_dump(mode="json", exclude={"plan"}),
             "throughput": result.throughput.model_dump(mode="json") if result.throughput else None,
@@ -127,10 +148,15 @@ def request(workload: Workload, device_type: str, strategy: dict[str, Value], **
     return TrialRequest(**values | changes)
 
 
-def run(asked: TrialRequest) -> Ran:
-    """Run a trial; what it raises becomes its failure, as in the worker's `main`."""
+def run(asked: TrialRequest, folder: Path | None = None) -> Ran:
+    """Run a trial; what it raises becomes its failure, as in the worker's `main`.
+
+    `folder`: where the allocator's snapshot would be kept; None: its history is not on.
+    """
     events: list[Event] = []
     measurement = Measurement(request=asked, emit=events.append, phase_started=time.time())
+    if folder is not None and hasattr(measurement, "folder"):
+        measurement.folder = folder
     trial, failure, started = Trial(measurement), None, time.time()
     try:
         trial.run()
