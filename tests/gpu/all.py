@@ -63,7 +63,7 @@ def start(script: Script, args: argparse.Namespace, seconds: float) -> Running:
     command += ["--tiny"] if args.tiny else []
     if args.device == "cpu":
         # Two cores: one thing at a time.
-        command += ["--at-once", "1"]
+        command += ["--at-once", "1", *([] if file == "cap" else ["--each", "400"])]
     with (args.output / f"{script.name}.log").open("ab") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     print(f"{script.name}: started, {seconds:.0f} s", flush=True)

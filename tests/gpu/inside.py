@@ -15,14 +15,14 @@ from tuner.measured import Parity
 from tuner.nvml import list_cards
 from tuner.outcome import Verdict, classify
 from tuner.peak_phase import peak_of
-from tuner.protocol import Attempt, Event, Failure, TrialRequest, TrialResult
+from tuner.protocol import Attempt, Event, TrialRequest, TrialResult
 from tuner.record import TrialRecord
 from tuner.requests import Requests
 from tuner.shapes import SHAPES
 from tuner.space import canonical
 from tuner.units import GIB
 from tuner.worker.__main__ import make_result
-from tuner.worker.failure import NotWhatItSays, classify_exception
+from tuner.worker.ended import failure_of
 from tuner.worker.measure import Trial
 from tuner.worker.measurement import Measurement
 from tuner.workload import Adapter, Lengths, ModelKind, Precision, Workload
@@ -161,7 +161,7 @@ def run(asked: TrialRequest, folder: Path | None = None) -> Ran:
     try:
         trial.run()
     except Exception as error:  # as the worker's entry does
-        failure = _failure(trial, error)
+        failure = failure_of(error, measurement)
         trial.end_failed_phase()
     finally:
         if measurement.health is not None:
@@ -176,9 +176,3 @@ def run(asked: TrialRequest, folder: Path | None = None) -> Ran:
         seconds=time.time() - started,
     )
     return Ran(trial, attempt)
-
-
-def _failure(trial: Trial, error: Exception) -> Failure:
-    ended = trial.m.step or 0
-    step = ended if isinstance(error, NotWhatItSays) else ended + 1
-    return classify_exception(error, trial.m.phase, step, bool(trial.request.strategy["fullgraph"]))
