@@ -163,8 +163,10 @@ def _more(timed: Timed, steps: int, seconds_at_most: float) -> int:
     """Return the steps of another window; 0: there is no time for one."""
     spent = sum(timed.seconds)
     more = min(steps, int((seconds_at_most - spent) / (spent / len(timed.seconds))))
-    # Where batches differ a part of a window is another mixture than the whole, and trains other tokens a second.
-    return more if more == steps or len(set(timed.work)) < 2 else 0
+    # The first step of a window finds nothing queued before it, so a few steps tell less than they seem to. And
+    # where batches differ, a part of a window is another mixture than the whole, and trains other tokens a second.
+    least = steps if len(set(timed.work)) > 1 else max(1, steps // 4)
+    return more if more >= least else 0
 
 
 def _quantile(values: Sequence[float], fraction: float) -> float:

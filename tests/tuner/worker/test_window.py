@@ -80,6 +80,12 @@ def test_what_stays_uneven_is_noisy_and_four_times_as_long() -> None:
     assert m.detector_seconds["median"] < 0.1
 
 
+def test_the_rest_of_the_time_is_not_cut_into_crumbs() -> None:
+    # Steps become shorter, so there is always time for one or two more.
+    found, sizes = measured(lambda n: (0.1 if n % 2 else 0.11) * 0.995**n, 20)
+    assert min(sizes) >= 5 and found.windows == len(sizes) <= 7
+
+
 def test_long_steps_are_not_repeated_for_long() -> None:
     found, sizes = measured(lambda n: 4.0 if n % 2 else 4.4, 5)
     assert sizes == [5, 2], "20 s and two more steps"
