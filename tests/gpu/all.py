@@ -4,23 +4,27 @@
     python tests/gpu/all.py -o /tmp/out --seconds 900 --device cpu --tiny
 
 First what may run beside others, as it judges by the allocator and by numbers; then what wants the card
-for itself. A script that fails or runs too long ends alone. The logs lie beside the files.
+for itself. A script that fails or runs too long ends alone. Their logs are put together in ``all.log``;
+what was found is printed once more at the very end.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+LOGS = Path(tempfile.mkdtemp(prefix="all-"))
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def start(script: Script, args: argparse.Namespace, seconds: float) -> Running:
     if args.device == "cpu":
         # Two cores: one thing at a time.
         command += ["--at-once", "1", *([] if file == "cap" else ["--each", "400"])]
-    with (args.output / f"{script.name}.log").open("ab") as log:
+    with (LOGS / f"{script.name}{'-'.join(script.words)}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
     print(f"{script.name}: started, {seconds:.0f} s", flush=True)
     return Running(script, process, time.monotonic())
@@ -85,11 +89,40 @@ def wait(running: list[Running], ends: float) -> None:
 
 
 def show(args: argparse.Namespace, script: Script) -> None:
-    """Print the end of a script's log."""
-    lines = (args.output / f"{script.name}.log").read_text(errors="replace").splitlines()
+    """Print the end of a script's log, and keep all of it."""
+    text = (LOGS / f"{script.name}{'-'.join(script.words)}.log").read_text(errors="replace")
+    with (args.output / "all.log").open("a") as log:
+        log.write(f"=== {script.name} {' '.join(script.words)}\n{text}\n")
     noise = re.compile(r"  warnings\.warn|.*Warning:|[VWI]\d{4} |USDT:|AUTOTUNE|  triton_|  \w*mm ")
-    told = [line[:1500] for line in lines if not noise.match(line)]
-    print(f"--- {script.name}", *told[-25:], sep="\n", flush=True)
+    told = [line[:300] for line in text.splitlines() if not noise.match(line)]
+    print(f"--- {script.name}", *told[-12:], sep="\n", flush=True)
+
+
+def summary(output: Path) -> list[str]:
+    """Return what was found, a line each."""
+    lines = []
+    for name in ("dropout", "cap", "field_reports", "field_reports_d18", "detectors"):
+        path = output / f"{name}.json"
+        if not path.exists():
+            lines.append(f"{name}: nothing")
+            continue
+        found = json.loads(path.read_text())
+        if name == "dropout":
+            found = {"said": {case: _dropout_words(row) for case, row in found.items()}}
+        said = found.get("said") or {}
+        lines += [f"{name}: {key}: {sentence}" for key, sentence in said.items()]
+        lines += found.get("table", [])
+        if name == "field_reports_d18":
+            row = found.get("cases", {}).get("d18", {})
+            lines.append(f"d18: {json.dumps({k: v for k, v in row.items() if k != 'tail'})}")
+    return lines
+
+
+def _dropout_words(row: dict[str, object]) -> str:
+    if "error" in row:
+        return str(row["error"])[:200]
+    right = "as expected" if row["as_expected"] else "NOT AS EXPECTED"
+    return f"{right}: vector {row['vector_difference']:.2%}, {row['fault'] or 'no fault'} ({row['twin_seconds']:.1f} s)"
 
 
 def main() -> None:
@@ -117,6 +150,7 @@ def main() -> None:
         wait(running, min(time.monotonic() + max(given.values()) + GRACE_S, began + args.seconds))
         for script in group:
             show(args, script)
+    print("=== what was found", *summary(args.output), sep="\n", flush=True)
     print(f"in all {time.monotonic() - began:.0f} s", flush=True)
 
 

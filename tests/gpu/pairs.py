@@ -161,6 +161,7 @@ class Pairs:
             self.rows[case.name] = self.pair(case, following, tuner_first=number % 2 == 0)
             print(sentence(case.name, self.rows[case.name]), flush=True)
             self.args.output.write_text(json.dumps(self.rows, indent=1))
+        print("=== what was found", *(sentence(name, row) for name, row in self.rows.items()), sep="\n", flush=True)
         for bare in (b for some in self.waiting.values() for b in some):
             bare.stop()
 
@@ -178,7 +179,7 @@ class Pairs:
             self.start_bare([case.name])
             for bare in self.waiting.pop(case.name):
                 row["bare"].append(bare.run())
-                print(f"  {case.name} bare: {json.dumps(row['bare'][-1])[:400]}", flush=True)
+                print(f"  {case.name} bare: {json.dumps(row['bare'][-1])[:250]}", flush=True)
             self.waiting[case.name] = []
         return row | {"judged": judge(row["tuner"], row["bare"]), "wall_seconds": time.time() - began}
 
