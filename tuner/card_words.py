@@ -33,9 +33,8 @@ def card_notes(study: StudyRecord, winner: TrialRecord) -> tuple[str, ...]:
     small = too_small(study.budget_bytes, winner.peak_device_bytes)
     if small:
         named = " or ".join(f"{_article(card.name)} (limit {format_gib(card_limit(card))})" for card in small)
-        lines.append(
-            f"The winner would not fit {named}: sold as {format_gib(study.budget_bytes)} too, such a card gives a process less."
-        )
+        size = format_gib(study.budget_bytes)
+        lines.append(f"The winner would not fit {named}: sold as {size} too, such a card gives a process less.")
     return tuple(lines)
 
 

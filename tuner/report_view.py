@@ -15,7 +15,7 @@ from tuner.outcome import Outcome
 from tuner.report import Report
 from tuner.report_lines import Line
 from tuner.speed_words import clock_words, pays_words
-from tuner.units import GIB, format_gib
+from tuner.units import GIB, MIB, format_gib
 from tuner.wording import outcome_words
 
 _STYLES = {Outcome.OK: "green", Outcome.OVER_BUDGET: "yellow", Outcome.OOM: "yellow"}
@@ -141,13 +141,15 @@ def causes(report: Report) -> Table:
 def memory(columns: Sequence[MemoryColumn]) -> Table:
     """Where the memory goes, a column for each strategy."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("memory in GiB")
+    large = any((column.peak_device_bytes or 0) >= GIB for column in columns)
+    unit, digits = (GIB, 2) if large else (MIB, 1)
+    table.add_column("memory in GiB" if large else "memory in MiB")
     for column in columns:
         table.add_column(Text(column.label), justify="right")
     for name, words in PARTS:
         sizes = [getattr(column, name) for column in columns]
         if any(size is not None for size in sizes):
-            table.add_row(words, *("" if size is None else f"{size / GIB:.2f}" for size in sizes))
+            table.add_row(words, *("" if size is None else f"{size / unit:.{digits}f}" for size in sizes))
     return table
 
 

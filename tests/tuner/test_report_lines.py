@@ -8,12 +8,13 @@ from tests.tuner.made import record_of, study_of
 from tests.tuner.test_peak_phase import phases
 from tests.tuner.test_report import CHECKPOINTING, LAYER, labelled, printed
 from tuner.kinds import Phase
+from tuner.measured import MemoryLedger
 from tuner.outcome import Outcome
 from tuner.protocol import TrialResult
 from tuner.record import TrialRecord
 from tuner.report import summary
 from tuner.report_lines import Line
-from tuner.units import GIB, gib_to_bytes
+from tuner.units import GIB, MIB, gib_to_bytes
 
 
 def line_for(*records: TrialRecord) -> Line:
@@ -52,3 +53,10 @@ def test_the_phase_of_the_peak_is_told() -> None:
     text = printed(report)
     assert "peak in first_step, 1.00 GiB above steady" in text
     assert "memory in GiB" in text and "peak device" in text and "gradients" not in text
+
+
+def test_the_memory_of_a_small_model_is_shown_in_mib() -> None:
+    memory = MemoryLedger(parameters_bytes=3 * MIB // 2)
+    result = TrialResult(trial_uuid="u", phases=phases(steady=0.1), memory=memory)
+    text = " ".join(printed(summary(study_of(), [record_of(result=result, peak_device_bytes=400 * MIB)])).split())
+    assert "memory in MiB" in text and "parameters 1.5" in text and "peak device 400.0" in text
