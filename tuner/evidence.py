@@ -168,7 +168,7 @@ def flags_of(attempt: Attempt) -> tuple[Flag, ...]:
     """Return the worker's flags, and those that the parent knows of."""
     flags = list(attempt.result.flags) if attempt.result else []
     phases = attempt.result.phases if attempt.result else ()
-    if any(record.alloc_retries for record in phases if record.phase is Phase.STEADY):
+    if any(record.alloc_retries or record.ooms for record in phases if record.phase is Phase.STEADY):
         flags.append(Flag.TIGHT)
     if attempt.request.emulated:
         flags.append(Flag.EMULATED)

@@ -59,7 +59,7 @@ class Flag(StrEnum):
     """A remark beside an outcome."""
 
     TIGHT = "tight"
-    """The allocator had to flush and retry in `steady`."""
+    """The allocator had to flush and retry in `steady`, or memory ran out there and something caught it."""
     NOISY = "noisy"
     """Step times never levelled, or their median is not known within 1 %."""
     NO_EFFECT = "no_effect"

@@ -34,7 +34,8 @@ def default_deadlines(time_budget_s: float) -> dict[Phase, float]:
         Phase.FIRST_STEP: first_step,
         Phase.SETTLE: steps,
         Phase.STEADY: steps,
-        Phase.LONGEST_BATCH: steps,
+        # Another shape, and a forward without gradients, are compiled anew there.
+        Phase.LONGEST_BATCH: first_step + steps,
     }
 
 

@@ -307,8 +307,9 @@ def test_a_result_stands_whatever_the_exit_was() -> None:
     assert classify(attempt(result=measured(), exit_code=None, exit_signal=9)).outcome is Outcome.OK
 
 
-def test_flags() -> None:
-    retried = PhaseRecord(phase=Phase.STEADY, seconds=3.0, alloc_retries=2)
+@pytest.mark.parametrize("retries", [{"alloc_retries": 2}, {"ooms": 1}])
+def test_flags(retries: dict[str, int]) -> None:
+    retried = PhaseRecord(phase=Phase.STEADY, seconds=3.0, **retries)
     tried = measured(flags=(Flag.COLD, Flag.NOISY), phases=(retried,), parity=parity())
     verdict = classify(attempt(request(emulated=True), result=tried, shared_card=True), reference=parity())
     assert verdict.flags == (Flag.COLD, Flag.NOISY, Flag.TIGHT, Flag.EMULATED, Flag.SHARED_CARD)
