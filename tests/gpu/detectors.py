@@ -64,8 +64,8 @@ class _NoProbe:
 
 TAKEN_OUT: tuple[tuple[str, str, Any], ...] = (
     ("tuner.worker.measure", "ParityProbe", _NoProbe),
-    ("tuner.worker.measure", "Trial._observe", _nothing),
-    ("tuner.worker.measure", "Trial._take_stock", _nothing),
+    ("tuner.worker.settling", "Settling._observe", _nothing),
+    ("tuner.worker.settling", "Settling._take_stock", _nothing),
     ("tuner.worker.measure", "SavedState", _nothing),
     ("tuner.worker.measure", "Trial.saved_state", _nothing),
     ("tuner.worker.measure", "open_clocks", _nothing),

@@ -51,6 +51,13 @@ class NotWhatItSays(Exception):
         self.failure_class, self.kind, self.detail = failure_class, kind, detail
 
 
+def check_finite(name: str, value: float, where: str) -> None:
+    """Raise `NotWhatItSays` where a loss or a norm is not finite; 1e308 stands for that in a `Parity`."""
+    if not abs(value) < 1e300:
+        detail = f"the {name} of {where} is not a finite number"
+        raise NotWhatItSays(FailureClass.WRONG_RESULT, Kind.NAN, detail)
+
+
 def classify_exception(
     error: BaseException, phase: Phase, step: int | None, fullgraph: bool, cache_dir: str | None = None
 ) -> Failure:

@@ -10,27 +10,25 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from strategies.knob import GRAPH_MODES
-from tuner.build import Applied, Plan, apply, scope_modules
-from tuner.evidence import compile_fault
+from tuner.build import Applied, Plan, apply
 from tuner.kinds import FailureClass, Flag, Kind, Phase, Replay
-from tuner.measured import Growth, MemoryLedger, Parity, PhaseRecord
+from tuner.measured import Parity, PhaseRecord
 from tuner.protocol import Event
 from tuner.worker import reentrant
 from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
-from tuner.worker.failure import NotWhatItSays
-from tuner.worker.growth import Held, growth_of, growth_words, steps_left, still_rises
+from tuner.worker.failure import NotWhatItSays, check_finite
 from tuner.worker.health import CompileHealth
-from tuner.worker.inventory import StepWatch
+from tuner.worker.held import HeldMemory
 from tuner.worker.load import import_libraries, load_model
 from tuner.worker.measurement import Measurement
 from tuner.worker.memory import Memory, set_cap
 from tuner.worker.parity import ParityProbe
 from tuner.worker.replay import Replays, replays_of
-from tuner.worker.settle import AT_MOST, QUIET, Observed, until_settled
+from tuner.worker.settle import QUIET
+from tuner.worker.settling import Settling
 from tuner.worker.snapshot import History
-from tuner.worker.steps import Observer, Steps
+from tuner.worker.steps import Observer, Steps, Watch
 from tuner.worker.window import Timed, first_steps, measure_window
 
 FP16_RETRIES = 16
@@ -46,15 +44,12 @@ class Trial:
         # CUDA_VISIBLE_DEVICES leaves one card; some of torch's functions want its index.
         self.device = torch.device("cuda", 0) if self.request.device_type == "cuda" else torch.device("cpu")
         self.memory = Memory(self.device)
+        self.held = HeldMemory(measurement, self.memory)
         self.model: nn.Module
         self.steps: Steps
         self.clocks: WindowClocks | None = None
         self._slow_seconds: list[float] = []
         """Of all steps before `steady`: what they took beyond a steady step is the price of compiling."""
-        self._held: list[Held] = []
-        """What was held after the steps of `settle` that compiled nothing more, and after each window of `steady`."""
-        self._settled_in = 0
-        """Steps of `settle`."""
 
     def run(self) -> None:
         """Measure. Raises whatever training raises, or `NotWhatItSays`; the measurement keeps what was seen."""
@@ -65,7 +60,7 @@ class Trial:
         self.first_step()
         self.settle()
         self.steady()
-        self.check_growth()
+        self.held.check()
         if due := replays_of(self.request.workload, self.model):
             self.longest_batch(due)
         self.end_phase()
@@ -150,8 +145,8 @@ class Trial:
         self._check_truth(self.m.parity)
 
     def _check_truth(self, parity: Parity) -> None:
-        _check_finite("loss", parity.loss, "the first step")
-        _check_finite("gradient norm", parity.gradient_norm, "the first step")
+        check_finite("loss", parity.loss, "the first step")
+        check_finite("gradient norm", parity.gradient_norm, "the first step")
         if parity.gradient_norm == 0:
             detail = "no trainable parameter received a gradient"
             raise NotWhatItSays(FailureClass.WRONG_RESULT, Kind.NO_GRADIENT, detail)
@@ -159,84 +154,11 @@ class Trial:
     def settle(self) -> None:
         """Step until nothing is compiled or recorded any more and the times have levelled."""
         self.enter(Phase.SETTLE)
-        at_least = 4 if self.request.strategy["mode"] in GRAPH_MODES else 3
-        found = until_settled(self._settle_step, self._health().activity(), at_least, self.memory.rises_bytes)
-        if found.active:
-            guard = self._health().last_recompile()
-            cause = f"still recompiling: {guard}" if guard else "still compiling or recording CUDA graphs"
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, f"after {AT_MOST} steps {cause}")
-        growth = growth_of(found.held)
-        if found.rising and growth is not None:
-            self.m.memory = MemoryLedger(growth=growth)
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, self._growing(growth))
-        if not found.level:
-            self.m.flags.append(Flag.NOISY)
-        self._observe()
-        self._take_stock()
-        self._held, self._settled_in = list(found.held), self.m.step or 0
-        self._note_held(self._settled_in)
-
-    def _settle_step(self, number: int) -> Observed:
-        batch = self._settle_batch(number)
-        loss, seconds = self._timed_step(batch)
-        _check_finite("loss", loss, f"step {number} of settle")
-        self.m.settle_steps = number
-        self._slow_seconds.append(seconds)
-        return Observed(
-            seconds,
-            self._health().activity(),
-            self.memory.held(),
-            work=batch.positions,
-            more_to_meet=self._has_more_to_meet(number),
-        )
-
-    def _settle_batch(self, number: int) -> StepBatch:
-        # The longest first: what it makes dynamo compile has to be there before `steady`, which refuses to.
-        batches = self.steps.batches
-        if not self.request.workload.lengths.vary:
-            return batches.step(number)
-        return batches.longest() if number == 1 else batches.step(number - 1)
-
-    def _has_more_to_meet(self, number: int) -> bool:
-        """Will `steady` run batches that were not run in `number` settle steps? Only where lengths vary it matters."""
-        if not self.request.workload.lengths.vary:
-            return False
-        return number < min(self.steps.batches.distinct, self._steady_steps(noisy=True))
+        Settling(self.m, self.model, self.steps, self.held, self._timed_step, self._slow_seconds).run()
 
     def _health(self) -> CompileHealth:
         assert self.m.health is not None
         return self.m.health
-
-    def _observe(self) -> None:
-        """See which of the chosen modules really run compiled code; in `settle`, never in `steady`."""
-        if not self.m.compiles:
-            return
-        modules = scope_modules(self.model, str(self.request.strategy["scope"]))
-        health = self._health()
-        with self.m.detecting("coverage"):
-            self._timed_step(self.steps.batches.step(0), observe=lambda forward: health.observe(forward, modules))
-        report = health.report(0.0)
-        fault = compile_fault(report, routed=self.request.workload.is_moe)
-        if fault is not None:
-            kind = Kind.RECOMPILE_LIMIT if report.recompile_limit_hit else None
-            raise NotWhatItSays(FailureClass.COMPILE_NOT_APPLIED, kind, fault)
-
-    def _take_stock(self) -> None:
-        """See in one more step what memory goes to; everything is compiled by now."""
-        history, batches = self._history(), self.steps.batches
-        batch = batches.longest() if self.request.workload.lengths.vary else batches.step(0)
-        with self.m.detecting("memory_ledger"):
-            if self.request.memory_snapshot:
-                history.follow()
-            at_forward = history.keep_step if self.request.memory_snapshot else None
-            watch = StepWatch(self.memory, self.applied, at_forward)
-            self._timed_step(batch, watch=watch)
-            self.m.memory = watch.ledger()
-        history.stop()
-
-    def _history(self) -> History:
-        assert self.m.history is not None
-        return self.m.history
 
     def steady(self) -> None:
         """The timed windows: no synchronisation but one at the end of each, no detector, no recompile."""
@@ -244,7 +166,7 @@ class Trial:
         self._note_fewer(steps)
         self.enter(Phase.STEADY)
         found = measure_window(self._window, steps, self.clocks, self.m)
-        _check_finite("loss", found.timed.loss, f"step {self.m.step} of steady")
+        check_finite("loss", found.timed.loss, f"step {self.m.step} of steady")
         self.m.throughput = found.throughput()
         if self.m.compiles:
             median = self.m.throughput.step_seconds
@@ -254,7 +176,7 @@ class Trial:
         before = self.m.step or 0
         with torch.compiler.set_stance("fail_on_recompile" if self.m.compiles else "default"):
             seconds, tokens, loss = self.steps.window(count, lambda number: self._at_step(before + number))
-        self._note_held(self._settled_in + (self.m.step or 0))  # between the windows, never in one
+        self.held.note(self.m.step or 0)  # between the windows, never in one
         work = tuple(self.steps.batches.step(index).positions for index in range(len(seconds)))
         return Timed(tuple(seconds), work, tokens, loss)
 
@@ -271,23 +193,6 @@ class Trial:
             wanted = self.request.steady_steps
             self.m.notes.append(f"steady: {steps} optimizer steps in place of {wanted}, as one takes {seconds:.0f} s")
 
-    def _note_held(self, step: int) -> None:
-        if (held := self.memory.held()) is not None:
-            self._held.append((step, held))
-
-    def check_growth(self) -> None:
-        """See whether memory rose from `settle` to the end of `steady`."""
-        growth = growth_of(self._held)
-        self.m.memory = (self.m.memory or MemoryLedger()).model_copy(update={"growth": growth})
-        if growth is not None and still_rises(self._held, self.memory.rises_bytes):
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, self._growing(growth))
-
-    def _growing(self, growth: Growth) -> str:
-        """Return the rise in words, and how long it can last: too short a measurement would have passed."""
-        taken = self.memory.taken(self.request.base_line_bytes or 0)
-        left = None if taken is None else steps_left(growth, self.request.limit_bytes - taken)
-        return growth_words(growth) + ("" if left is None else f"; the limit is reached {left:,} steps later")
-
     def longest_batch(self, due: tuple[Replay, ...]) -> None:
         """Replay what comes late: a recompile or another shape then lands on top of everything."""
         self.enter(Phase.LONGEST_BATCH)
@@ -298,16 +203,10 @@ class Trial:
         batch: StepBatch,
         before_update: Callable[[], None] | None = None,
         observe: Observer | None = None,
-        watch: StepWatch | None = None,
+        watch: Watch | None = None,
     ) -> tuple[float, float]:
         loss, seconds = self.steps.timed(batch, before_update, observe, watch)
         self._health().step_ended()
         self.m.step = (self.m.step or 0) + 1
         self.m.emit(Event(time=time.time(), event="step", phase=self.m.phase, step=self.m.step, seconds=seconds))
         return loss, seconds
-
-
-def _check_finite(name: str, value: float, where: str) -> None:
-    # 1e308 stands for "not finite" in a `Parity`.
-    if not abs(value) < 1e300:
-        raise NotWhatItSays(FailureClass.WRONG_RESULT, Kind.NAN, f"the {name} of {where} is not a finite number")

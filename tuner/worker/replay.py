@@ -15,7 +15,7 @@ from torch import nn
 from tuner.kinds import FailureClass, Kind, Phase, Replay
 from tuner.protocol import Event
 from tuner.worker.data import StepBatch
-from tuner.worker.failure import NotWhatItSays
+from tuner.worker.failure import NotWhatItSays, check_finite
 from tuner.worker.measurement import Measurement
 from tuner.worker.memory import Memory
 from tuner.worker.steps import Steps
@@ -74,8 +74,7 @@ class Replays:
         for _ in range(self.calls):
             loss = float(self.steps.run(batch))
             self.m.step = (self.m.step or 0) + 1
-        if not abs(loss) < float("inf"):
-            raise NotWhatItSays(FailureClass.WRONG_RESULT, Kind.NAN, "the loss is not a finite number")
+        check_finite("loss", loss, f"step {self.m.step} of longest_batch")
 
     def _partial(self) -> None:
         self._train(self.steps.batches.partial())
