@@ -154,3 +154,22 @@ def test_a_power_cap_is_told_and_costs_nothing() -> None:
     found = measure_window(windows(lambda _: 0.1, sizes), 10, clocks, m)  # type: ignore[arg-type]
     assert sizes == [10] and m.notes == []
     assert found.clocks is not None and found.clocks.throttled_by == ("sw_power_cap", "power_violation")
+
+
+def test_nothing_is_asked_of_the_card_inside_a_window() -> None:
+    order: list[str] = []
+
+    class Noted(FakeClocks):
+        def begin(self) -> None:
+            order.append("begin")
+
+        def end(self) -> Clocks:
+            order.append("end")
+            return Clocks()
+
+    def window(count: int) -> Timed:
+        order.append("window")
+        return Timed((0.1, 0.11) * (count // 2), (1,) * count, count, 1.0)
+
+    measure_window(window, 10, Noted(), made())  # type: ignore[arg-type]
+    assert (order[0], order[-1]) == ("begin", "end") and set(order[1:-1]) == {"window"}
