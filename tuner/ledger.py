@@ -12,6 +12,7 @@ from tuner.kinds import Phase
 from tuner.measured import Parity
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, best, standing
+from tuner.saved_nothing import remarked
 from tuner.seen import seen
 from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
@@ -72,6 +73,10 @@ class Ledger:
     def news(self) -> list[str]:
         """Return what was ruled out since the last call, in sentences for a person."""
         return self._exclusions.news()
+
+    def remarked(self, record: TrialRecord) -> TrialRecord:
+        """Return a new record with what is seen of it beside the others alone (`saved_nothing`)."""
+        return remarked(record, self._standing)
 
     def standing(self, strategy: dict[str, Value]) -> TrialRecord | None:
         """Return the record that stands for a strategy under the study's limit; None: not known."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tuner.advice import advice
 from tuner.kinds import Kind, Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, standing
@@ -26,6 +27,8 @@ class Cause(Frozen):
     count: int
     example: str = ""
     """The detail of the first."""
+    advice: str | None = None
+    """What a person can do about it; None: nothing need be."""
 
 
 class NearestMiss(Frozen):
@@ -48,7 +51,15 @@ def causes(records: Iterable[TrialRecord]) -> tuple[Cause, ...]:
         if record.outcome is not Outcome.OK:
             groups.setdefault((record.outcome, record.kind, record.phase, replay_of(record)), []).append(record)
     found = [
-        Cause(outcome=o, kind=k, phase=p, words=cause(group[0]), count=len(group), example=group[0].detail)
+        Cause(
+            outcome=o,
+            kind=k,
+            phase=p,
+            words=cause(group[0]),
+            count=len(group),
+            example=group[0].detail,
+            advice=advice(o, k),
+        )
         for (o, k, p, _), group in groups.items()
     ]
     return tuple(sorted(found, key=lambda c: -c.count))

@@ -63,7 +63,7 @@ class Verdict(Frozen):
     """Where it ended; None for `ok`."""
     flags: tuple[Flag, ...] = ()
     detail: str = ""
-    """One sentence of cause; empty for a plain `ok`."""
+    """One sentence of cause; of an `ok` what had no effect, empty for a plain one."""
     peak_device_bytes: int | None = None
     """The largest of all phases, of the worker's own figures and the parent's samples."""
 
@@ -238,7 +238,7 @@ def _measured(attempt: Attempt) -> Verdict | None:
         where = f" {replay.words}" if phase is Phase.LONGEST_BATCH and replay else ""
         detail = f"peak device {format_gib(peak)}{where} is above the limit of {format_gib(limit)}"
         return Verdict(outcome=Outcome.OVER_BUDGET, phase=phase, detail=detail)
-    return Verdict(outcome=Outcome.OK)
+    return Verdict(outcome=Outcome.OK, detail="; ".join(attempt.result.no_effect.values()))
 
 
 def _ended(attempt: Attempt) -> Verdict:

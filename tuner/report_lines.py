@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from strategies.knob import COMPILE_OFF, Value
 from strategies.recipes import REFERENCES, complete, recipes
+from tuner.graph_breaks import break_words
 from tuner.kinds import Flag
 from tuner.outcome import Outcome
 from tuner.peak_phase import PeakPhase, peak_of
 from tuner.record import StudyRecord, TrialRecord
 from tuner.report_speed import Speed, Speeds
+from tuner.saved_nothing import remarked
 from tuner.space import canonical, describe, fingerprint
 from tuner.wording import cause, headroom_bytes
 from tuner.workload import Frozen
@@ -47,6 +49,10 @@ class Line(Frozen):
     """Its peak device over that of its eager twin: the same strategy with mode off. None: not known, or it is eager."""
     speed: Speed = Speed()
     flags: tuple[Flag, ...] = ()
+    no_effect: tuple[str, ...] = ()
+    """Knobs that changed nothing, each in a sentence."""
+    graph_breaks: tuple[str, ...] = ()
+    """By library, with their sites counted."""
 
 
 def compared(
@@ -90,6 +96,7 @@ def line_of(
     speeds: Speeds,
 ) -> Line:
     """Return what the report says of one strategy."""
+    record = remarked(record, known)  # what it is compared with may have been measured later
     return Line(
         labels=labels,
         strategy=record.strategy,
@@ -108,6 +115,8 @@ def line_of(
         twin_ratio=_twin_ratio(record, known),
         speed=speeds.of(record),
         flags=record.flags,
+        no_effect=tuple(record.result.no_effect.values()) if record.result else (),
+        graph_breaks=break_words(record.result.compile.graph_breaks) if record.result else (),
     )
 
 

@@ -76,11 +76,14 @@ def strategy(line: Line) -> Text:
     if line.outcome is Outcome.OK:
         proof = "  proved" if line.role == "proof" else ""
         return (
-            text + Text(_figures(line)) + Text(proof + _flags(line), style="green") + Text(_memory(line) + _costs(line))
+            text
+            + Text(_figures(line))
+            + Text(proof + _flags(line), style="green")
+            + Text(_memory(line) + _costs(line) + _remarks(line))
         )
     figures = f"{_figures(line)}  " if line.tokens_per_s is not None else ""
     ended = Text(f"{figures}{line.cause}{_flags(line)}", style=_STYLES.get(line.outcome, "red"))
-    return text + ended + Text(_costs(line))
+    return text + ended + Text(_costs(line) + _remarks(line))
 
 
 def heading(labels: Sequence[str]) -> str:
@@ -117,6 +120,14 @@ def _costs(line: Line) -> str:
     return f"\n  {'; '.join(said)}" if said else ""
 
 
+def _remarks(line: Line) -> str:
+    """Rows on knobs without effect and on graph breaks; not of a runner-up."""
+    if line.labels == ("runner-up",):
+        return ""
+    breaks = [f"graph breaks: {words}" for words in line.graph_breaks]
+    return "".join(f"\n  {words}" for words in (*line.no_effect, *breaks))
+
+
 def _flags(line: Line) -> str:
     return f"  [{', '.join(line.flags)}]" if line.flags else ""
 
@@ -134,7 +145,8 @@ def causes(report: Report) -> Table:
     table.add_column("cause", overflow="fold")
     table.add_column("for example", overflow="fold")
     for cause in report.causes:
-        table.add_row(Text(str(cause.count)), Text(cause.words), Text(cause.example))
+        to_do = f"\nwhat to do: {cause.advice}" if cause.advice else ""
+        table.add_row(Text(str(cause.count)), Text(cause.words), Text(cause.example + to_do))
     return table
 
 

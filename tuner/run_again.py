@@ -90,6 +90,7 @@ def run_plan(
             raise WrongInput("the user's code", problem)
         reference = ledger.reference(request.seed, fingerprint(plan.strategy))
         record = requests.record(attempt, classify(attempt, reference=reference), role="run", source="run", number=None)
+        record = ledger.remarked(record)
         if is_new:
             bench.records.add_study(study)
         bench.records.add(record)

@@ -179,6 +179,7 @@ class Search:
             source=flying.proposal.source,
             number=None if flying.trial is None else flying.trial.number,
         )
+        record = self.ledger.remarked(record)
         self.records.add(record)
         if flying.trial is not None:
             studies.tell(self.handle, flying.trial, record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tuner.advice import short_advice
 from tuner.kinds import Flag, Kind, Phase, Replay
 from tuner.outcome import Outcome
 from tuner.record import TrialRecord
@@ -34,7 +35,7 @@ _KINDS: dict[Kind, str] = {
 _FLAGS: dict[Flag, str] = {
     Flag.TIGHT: "the allocator had to flush and retry while training: there is no room to spare",
     Flag.NOISY: "step times never levelled, or their median is not known to 1 %: the throughput is less certain",
-    Flag.NO_EFFECT: "a knob changed nothing, and its detail names which",
+    Flag.NO_EFFECT: "a knob changed nothing; a line beside it names which",
     Flag.EMULATED: "a smaller card was emulated under a cap",
     Flag.UNCHECKED: "loss and gradients were not compared: no eager reference ran, or dropout was on",
     Flag.SHARED_CARD: "another process used the card meanwhile, so no figure is certain",
@@ -83,8 +84,10 @@ def figures(record: TrialRecord, limit_bytes: int) -> str:
 def result_words(record: TrialRecord, limit_bytes: int) -> str:
     """What happened to a trial, in one line: figures where there are any, else the cause."""
     if record.outcome in (Outcome.OK, Outcome.OVER_BUDGET):
-        return f"{cause(record)}: {figures(record, limit_bytes)}"
-    return cause(record) + (f": {record.detail}" if record.detail else "")
+        remark = f" ({record.detail})" if record.outcome is Outcome.OK and record.detail else ""
+        return f"{cause(record)}: {figures(record, limit_bytes)}{remark}"
+    to_do = short_advice(record.outcome, record.kind)
+    return cause(record) + (f": {record.detail}" if record.detail else "") + (f"; {to_do}" if to_do else "")
 
 
 def flag_words(flag: Flag, device_name: str) -> str:

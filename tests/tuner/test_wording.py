@@ -43,4 +43,7 @@ def test_results_in_one_line() -> None:
     assert result_words(record_of(), LIMIT) == "ok: 1,000 tokens/s, 20.00 GiB, 3.00 GiB to spare"
     dead = record_of(Outcome.OOM, phase=Phase.FIRST_STEP, detail="2 GiB more in backward")
     assert result_words(dead, LIMIT) == "out of memory in first_step: 2 GiB more in backward"
-    assert result_words(record_of(Outcome.TIMEOUT, phase=Phase.SETTLE), LIMIT) == "timed out in settle"
+    cut = result_words(record_of(Outcome.TIMEOUT, phase=Phase.SETTLE), LIMIT)
+    assert cut == "timed out in settle; --deadline PHASE=SECONDS gives it longer"
+    idle = record_of(detail="optimizer: no tensor is large enough for 8-bit state")
+    assert result_words(idle, LIMIT).endswith(" to spare (optimizer: no tensor is large enough for 8-bit state)")

@@ -6,6 +6,7 @@ import logging
 import re
 from collections import Counter
 
+from tuner.graph_breaks import library_of
 from tuner.measured import GraphBreak
 
 CUDAGRAPHS = "torch._inductor.cudagraph_utils.__cudagraphs"
@@ -17,8 +18,6 @@ _SITE = re.compile(
 _REASON = re.compile(r"(?:Graph Break Reason|Reason):\s*(?:.+:\n\s*)?(.+)")
 """Behind a first line that only says that there was one, and ends with a colon."""
 _GUARD = re.compile(r"^\s*-?\s*(\d+/\d+: .+)$", re.MULTILINE)
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/(?:[^/]+\.egg/)?([^/:]+)")
-_STANDARD = re.compile(r"/lib/python\d+\.\d+/(?!(?:site|dist)-packages/)")
 
 
 class Listener(logging.Handler):
@@ -55,16 +54,6 @@ class Listener(logging.Handler):
             GraphBreak(site=site, reason=reason, count=count, library=library_of(site))
             for (site, reason), count in self.breaks.most_common()
         )
-
-
-def library_of(site: str) -> str:
-    """Return the top-level package of a ``file:line``: ``transformers``; empty for a file of the user's own."""
-    path = site.rpartition(":")[0].replace("\\", "/")
-    if found := _INSTALLED.search(path):
-        return found[1].removesuffix(".py")
-    if _STANDARD.search(path) or path.startswith("<frozen"):
-        return "python"
-    return ""
 
 
 def _break_site(message: str) -> tuple[str, str]:

@@ -11,28 +11,9 @@ import pytest
 import torch
 
 from tests.tuner.worker.test_health import health
-from tuner.worker.breaks import library_of
 from tuner.worker.health import CompileHealth
 
 __all__ = ["health"]
-
-
-@pytest.mark.parametrize(
-    ("path", "library"),
-    [
-        ("/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py", "transformers"),
-        ("/usr/lib/python3/dist-packages/numpy/core/fromnumeric.py", "numpy"),
-        ("/venv/lib/python3.11/site-packages/einops.py", "einops"),
-        ("/opt/site-packages/thing-1.0-py3.11.egg/thing/layers.py", "thing"),
-        ("/usr/lib/python3.11/contextlib.py", "python"),
-        ("<frozen importlib._bootstrap>", "python"),
-        ("/home/me/lib/python3.11-experiments/train.py", ""),
-        ("/home/me/train.py", ""),
-        ("?", ""),
-    ],
-)
-def test_the_library_of_a_site(path: str, library: str) -> None:
-    assert library_of(f"{path}:12" if path != "?" else path) == library
 
 
 @pytest.fixture
