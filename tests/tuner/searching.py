@@ -42,6 +42,8 @@ class End:
     foreign: bool = False
     deadline: bool = False
     """Killed at the deadline of `load`."""
+    result: dict[str, Any] = field(default_factory=dict)
+    """Fields of the result beside the formula's."""
 
 
 Answer = Callable[[TrialRequest, bool], End | None]
@@ -116,7 +118,7 @@ class FakeExecutor:
 
 def _result(request: TrialRequest, end: End) -> TrialResult:
     fields = landscape.result(request.strategy, request.limit_bytes, end.scale, end.failure)
-    return TrialResult.model_validate({"trial_uuid": request.trial_uuid} | fields)
+    return TrialResult.model_validate({"trial_uuid": request.trial_uuid} | fields | end.result)
 
 
 class Heard:
