@@ -19,6 +19,8 @@ from tuner.worker.user_code import UserCodeError, users_code
 _TRIED = re.compile(r"Tried to allocate ([\d.]+) (KiB|MiB|GiB|bytes)")
 _ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) (KiB|MiB|GiB|bytes) is allocated by PyTorch")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_RECOMPILED = re.compile(r"filename: '([^']+)'.*?line number: (\d+)", re.DOTALL)
+_GUARD = re.compile(r"^\s*- (.+)$", re.MULTILINE)
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 # Plain RuntimeErrors, by their text: (pattern, class, kind). Each pattern is what torch raises, with its source.
@@ -119,7 +121,8 @@ def _decide(
     for found in chain:
         for pattern, failure_class, kind in _BY_TEXT:
             if isinstance(found, RuntimeError) and re.search(pattern, str(found)):
-                return failure_class, kind, first_line(found)
+                recompiled = failure_class is FailureClass.UNSTABLE
+                return failure_class, kind, _recompiled(found) if recompiled else first_line(found)
     for found in chain:
         if _is_compiler_error(found):
             return FailureClass.COMPILE_ERROR, None, first_line(found)
@@ -146,6 +149,15 @@ def _site(error: BaseException) -> str:
     _, said, stack = str(error).partition("from user code:")
     frames = _FRAME.findall(stack) if said else []
     return f" (at {frames[-1][0]}:{frames[-1][1]})" if frames else ""
+
+
+def _recompiled(error: BaseException) -> str:
+    """Return the guard that failed and whose it is; torch's own first line says neither."""
+    guards = _GUARD.findall(str(error))
+    if not guards:
+        return first_line(error)
+    frame = _RECOMPILED.search(str(error))
+    return f"recompiling: {guards[0]}"[:400] + (f" (at {frame[1]}:{frame[2]})" if frame else "")
 
 
 def _is_compiler_error(error: BaseException) -> bool:

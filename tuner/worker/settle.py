@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ LONG_ENOUGH_SECONDS = 10.0
 makes them uneven, twenty of them cost more than they tell."""
 QUIET = 3
 """Steps in which nothing may be compiled, recorded or autotuned, and memory may not keep rising."""
+LAST = 3
+"""Of all steps the last one in so many may not compile or record anything either: what comes that late comes again."""
 LEVEL = 0.05
 """How far a settled step may lie from the median of the last ones."""
 
@@ -43,7 +46,7 @@ class Settled:
     """Of each step."""
     level: bool
     active: bool
-    """Something was still compiled or recorded in the last steps."""
+    """Something was still compiled or recorded in the last steps, or in the last third of all."""
     rising: bool
     """Memory still rose, for sure and in several steps (`growth.still_rises`)."""
     held: tuple[Held, ...] = ()
@@ -86,7 +89,9 @@ def _is_level(seconds: list[float]) -> bool:
 
 
 def _is_active(activity: list[tuple[int, ...]]) -> bool:
-    return len(activity) <= QUIET or len(set(activity[-QUIET - 1 :])) > 1
+    """Was anything compiled or recorded in the last three steps, or in the last third of all?"""
+    quiet = max(QUIET, math.ceil((len(activity) - 1) / LAST))
+    return len(activity) <= quiet or len(set(activity[-quiet - 1 :])) > 1
 
 
 def _held_when_quiet(seen: list[Observed]) -> tuple[Held, ...]:

@@ -62,8 +62,9 @@ class Settling:
         found = until_settled(self._step, self._health().activity(), at_least, self.memory.rises_bytes)
         if found.active:
             guard = self._health().last_recompile()
-            cause = f"still recompiling: {guard}" if guard else "still compiling or recording CUDA graphs"
-            raise NotWhatItSays(FailureClass.UNSTABLE, None, f"after {AT_MOST} steps {cause}")
+            cause = f"recompiling: {guard}" if guard else "compiling or recording CUDA graphs"
+            detail = f"in the last third of {AT_MOST} steps still {cause}"
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, detail)
         if found.rising:
             self.held.settled(found.held, self.m.settle_steps)
             self.held.check()

@@ -147,7 +147,8 @@ def test_a_recompile_in_steady() -> None:
 
     failure = failure_of(another_size)
     assert classes(failure) == (FailureClass.UNSTABLE, None)
-    assert "Detected recompile" in failure.detail
+    assert failure.detail.startswith("recompiling: 0/0: tensor 'x' size mismatch at index 0. expected 2, actual 5")
+    assert f"(at {small.__file__}:" in failure.detail
 
 
 def test_a_compiler_that_fails() -> None:

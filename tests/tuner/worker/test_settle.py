@@ -54,6 +54,12 @@ def test_within_five_per_cent_is_level() -> None:
     assert len(settle([1.0, 1.07, 0.97, 1.0]).seconds) > 3
 
 
+@pytest.mark.parametrize(("last", "steps", "active"), [(2, 5, False), (9, 14, False), (13, 20, False), (14, 20, True)])
+def test_what_is_compiled_in_the_last_third_comes_again(last: int, steps: int, active: bool) -> None:
+    settled = settle([1.0], activity=[*range(1, last + 1)])
+    assert (len(settled.seconds), settled.active) == (steps, active)
+
+
 def test_a_compile_starts_the_wait_anew() -> None:
     settled = settle([1.0], activity=[1, 1, 2, 2], before=1)
     assert len(settled.seconds) == 6 and not settled.active  # quiet in steps 4, 5 and 6
