@@ -125,6 +125,9 @@ def told(attempt: Attempt | None, alone: bool) -> dict[str, Any]:
         "cap_bytes": attempt.request.cap_bytes,
         "phases": [p.model_dump(mode="json") for p in phases],
         "notes": list(attempt.result.notes) if attempt.result else [],
+        "snapshot": attempt.result.snapshot if attempt.result else None,
+        "largest_blocks": list(attempt.result.largest_blocks) if attempt.result else [],
+        "detector_seconds": attempt.result.detector_seconds if attempt.result else {},
         "seconds": attempt.seconds,
         "tail": "" if str(verdict.outcome) in ("ok", "oom") else attempt.tail[-1500:],
     }

@@ -126,6 +126,9 @@ class Ran:
             "trainable_parameters": result.trainable_parameters,
             "settle_steps": result.settle_steps,
             "detector_seconds": result.detector_seconds,
+            "snapshot": result.snapshot,
+            "largest_blocks": list(result.largest_blocks),
+            "replays": [str(replay) for replay in result.replays],
         }
 
 
