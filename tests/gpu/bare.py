@@ -65,8 +65,8 @@ from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 if args.adapter == "lora":
     from peft import LoraConfig, get_peft_model
-if args.wait:
-    sys.stdin.readline()
+if args.wait and not sys.stdin.readline():
+    sys.exit("whoever was to ask for the measurement is gone")
 cuda = args.device == "cuda"
 if cuda and args.cap_bytes:
     torch.cuda.set_per_process_memory_fraction(args.cap_bytes / torch.cuda.mem_get_info()[1], 0)

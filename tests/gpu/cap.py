@@ -147,19 +147,24 @@ def high_enough(row: dict[str, Any], on_card: bool) -> int:
     return int(row["peak_reserved_bytes"] / (1 - ONE_PERCENT)) + 1
 
 
-def run_some(caps: Caps, wanted: list[tuple[str, str, int | None, int]], at_once: int, alone: bool) -> Iterator[Any]:
-    """Run workers, `at_once` at a time; yield name and what is kept of each."""
+def run_some(
+    caps: Caps, wanted: list[tuple[str, str, int | None, int]], at_once: int, alone: bool, ends: float
+) -> Iterator[Any]:
+    """Run workers, `at_once` at a time and until `ends`; yield name and what is kept of each."""
     left, running = list(wanted), list[tuple[str, Worker, float]]()
     while left or running:
-        while left and len(running) < at_once:
+        while left and len(running) < at_once and time.monotonic() < ends:
             name, mode, cap_bytes, limit_bytes = left.pop(0)
             worker = caps.start(name.replace(" ", "-"), mode, cap_bytes, limit_bytes, alone)
             running.append((name, worker, time.monotonic()))
+        if not running:
+            return
         time.sleep(0.1)
         for entry in list(running):
             name, worker, began = entry
             attempt = worker.poll()
-            if attempt is None and time.monotonic() - began > WAIT_S:
+            now = time.monotonic()
+            if attempt is None and (now - began > WAIT_S or now > ends):
                 attempt = _killed(worker)
             elif attempt is None:
                 continue
@@ -221,7 +226,7 @@ def main() -> None:
     def go(wanted: list[tuple[str, str, int | None, int]], at_once: int, alone: bool) -> None:
         if not wanted or time.monotonic() > ends:
             return
-        for name, row in run_some(caps, wanted, at_once, alone):
+        for name, row in run_some(caps, wanted, at_once, alone, ends):
             found[name] = row
             print(f"{name}: {row['outcome']} {row['detail']} ({row.get('seconds', 0):.0f} s)", flush=True)
             save()

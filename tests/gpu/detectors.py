@@ -231,11 +231,11 @@ def main() -> None:
     forked.serve(made)
     forked.load()
     spawn = forked.how_to_start(args.device, __file__, sys.argv[1:])
-    ends, found = time.monotonic() + args.seconds, dict[str, Any]()
+    found: dict[str, Any] = {}
     for at_once, wanted in ((1, ("on",)), (args.at_once, ("off", "bytes"))):
         some = {name: case for name, case in made.items() if name.split()[1] in wanted}
         for name, came in forked.run_all(
-            some, at_once=at_once, seconds=ends - time.monotonic(), each=args.each, spawn=spawn
+            some, at_once=at_once, seconds=forked.left_of(args.seconds), each=args.each, spawn=spawn
         ):
             found[name] = came
             said = came.get("error") or f"{came['outcome']} {came['detail']}"

@@ -183,7 +183,8 @@ def main() -> None:
     forked.load()
     spawn = forked.how_to_start(args.device, __file__, sys.argv[1:])
     found: dict[str, Any] = {}
-    for name, came in forked.run_all(made, at_once=args.at_once, seconds=args.seconds, each=args.each, spawn=spawn):
+    seconds = forked.left_of(args.seconds)
+    for name, came in forked.run_all(made, at_once=args.at_once, seconds=seconds, each=args.each, spawn=spawn):
         found[name] = came
         print(line(name, came), flush=True)
         forked.keep(args.output, found)

@@ -209,10 +209,10 @@ def conclude(found: dict[str, Any]) -> dict[str, str]:
     for name, of in (("d1", _say_d1), ("d2", _say_d2), ("d3", _say_d3), ("d7", _say_d7)):
         mine = {key: value for key, value in found.items() if key.split()[0] == name}
         broken = {key: value["error"] for key, value in mine.items() if "error" in value}
-        if mine and not broken:
-            said[name] = of(mine)
-        elif broken:
-            said[name] = f"incomplete: {broken}"
+        good = {key: value for key, value in mine.items() if key not in broken}
+        parts = ([of(good)] if good else []) + ([f"incomplete: {broken}"] if broken else [])
+        if parts:
+            said[name] = "; ".join(parts)
     return said
 
 
@@ -337,7 +337,7 @@ def main() -> None:
         forked.load()
         spawn = forked.how_to_start(args.device, __file__, sys.argv[1:])
         for name, came in forked.run_all(
-            cases, at_once=args.at_once, seconds=args.seconds, each=args.each, spawn=spawn
+            cases, at_once=args.at_once, seconds=forked.left_of(args.seconds), each=args.each, spawn=spawn
         ):
             found[name] = came
             said = came.get("error") or came.get("outcome", "done")

@@ -8,6 +8,7 @@ cannot use the card all the same, each case gets a fresh interpreter.
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import json
 import os
@@ -37,6 +38,8 @@ BEFORE_TORCH = {
 }
 CACHE_VARIABLE = "GPU_CASES_CACHE"
 """A folder for the compile cache of all cases; on a CPU a cold compile takes a minute."""
+_PR_SET_PDEATHSIG = 1
+_BEGAN = time.monotonic()
 STUCK_SECONDS = 100.0
 """After so long a case says on stderr where it is."""
 
@@ -46,6 +49,11 @@ def prepare(threads: int, compilers: int) -> None:
     counts = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "TORCHINDUCTOR_COMPILE_THREADS": compilers}
     for name, value in (BEFORE_TORCH | {name: str(count) for name, count in counts.items()}).items():
         os.environ.setdefault(name, value)
+
+
+def left_of(seconds: float) -> float:
+    """Return what is left of `seconds` that began with this process."""
+    return seconds - (time.monotonic() - _BEGAN)
 
 
 @dataclass
@@ -122,7 +130,8 @@ def _start(name: str, case: Case) -> _Child:
 
 
 def _work(name: str, case: Case, pipe: int) -> None:
-    """Run a case in the child and leave; unless told otherwise with a cache of its own: every compile is cold."""
+    """Run a case in the child and leave. Dies with its parent; unless told otherwise every compile is a cold one."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         folder = os.environ.get(CACHE_VARIABLE) or tempfile.mkdtemp(prefix="case-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "inductor")
