@@ -62,36 +62,38 @@ class _NoProbe:
         return Parity(loss=loss, gradient=(), gradient_norm=1.0, tensors_without_gradient=0, parameter_changed=True)
 
 
-TAKEN_OUT: tuple[tuple[str, str, Any], ...] = (
-    ("tuner.worker.measure", "ParityProbe", _NoProbe),
-    ("tuner.worker.settling", "Settling._observe", _nothing),
-    ("tuner.worker.settling", "Settling._take_stock", _nothing),
-    ("tuner.worker.measure", "SavedState", _nothing),
-    ("tuner.worker.measure", "Trial.saved_state", _nothing),
-    ("tuner.worker.measure", "open_clocks", _nothing),
-    ("tuner.worker.health", "CompileHealth._listen", _nothing),
-    ("tuner.worker.snapshot", "History.start", _nothing),
-    ("tuner.worker.memory", "Memory.graph_pool_bytes", _nothing),
-)
-"""Module, name and what stands in for it: parity, coverage, memory ledger, saved state, clocks, what dynamo
-says, the allocator's history, graph pools. A name that is not there (any more) is told."""
+TAKEN_OUT: dict[str, tuple[tuple[str, str, Any], ...]] = {
+    "parity": (("tuner.worker.measure", "ParityProbe", _NoProbe), ("tuner.worker.first_step", "ParityProbe", _NoProbe)),
+    "coverage": (("tuner.worker.settling", "Settling._observe", _nothing),),
+    "memory_ledger": (("tuner.worker.settling", "Settling._take_stock", _nothing),),
+    "saved_state": (
+        ("tuner.worker.measure", "SavedState", _nothing),
+        ("tuner.worker.measure", "Trial.saved_state", _nothing),
+    ),
+    "clocks": (("tuner.worker.measure", "open_clocks", _nothing),),
+    "what dynamo says": (("tuner.worker.health", "CompileHealth._listen", _nothing),),
+    "the allocator's history": (("tuner.worker.snapshot", "History.start", _nothing),),
+    "graph_pools": (("tuner.worker.memory", "Memory.graph_pool_bytes", _nothing),),
+}
+"""By detector: module, name and what stands in for it, wherever it may be."""
 
 
 def take_out() -> list[str]:
-    """Replace the detectors; return the names of those that are not there."""
-    missing = []
-    for module_name, name, stand_in in TAKEN_OUT:
-        try:
-            target: Any = importlib.import_module(module_name)
-            *path, last = name.split(".")
-            for part in path:
-                target = getattr(target, part)
-            getattr(target, last)
-        except (ImportError, AttributeError):
-            missing.append(f"{module_name}.{name}")
-            continue
-        setattr(target, last, stand_in)
-    return missing
+    """Replace the detectors; return those that are nowhere to be found."""
+    return [name for name, places in TAKEN_OUT.items() if not any([_replace(*place) for place in places])]
+
+
+def _replace(module: str, name: str, stand_in: Any) -> bool:
+    try:
+        target: Any = importlib.import_module(module)
+        *path, last = name.split(".")
+        for part in path:
+            target = getattr(target, part)
+        getattr(target, last)
+    except (ImportError, AttributeError):
+        return False
+    setattr(target, last, stand_in)
+    return True
 
 
 # Looking at their memory
@@ -180,7 +182,7 @@ def cases(device: str, tiny: bool) -> dict[str, forked.Case]:
 
 def table(found: dict[str, Any], device: str) -> list[str]:
     """Return the table, one line for each detector, and below it how the phases' peaks compare."""
-    lines = [f"{'detector':<16}" + "".join(f"{mode:>34}" for mode in MODES)]
+    lines = [f"{'detector':<16}" + "".join(f"{mode:>42}" for mode in MODES)]
     detectors = sorted({d for m in MODES for d in found.get(f"{m} on", {}).get("detector_seconds", {})})
     for detector in detectors:
         cells = []
@@ -189,7 +191,7 @@ def table(found: dict[str, Any], device: str) -> list[str]:
             taken = found.get(f"{mode} bytes", {}).get("bytes", {}).get(detector)
             spent = "" if seconds is None else f"{seconds * 1000:,.1f} ms"
             memory = "" if taken is None else f", {taken['most_bytes']:,} B (left {taken['left_bytes']:,})"
-            cells.append(f"{spent + memory:>34}")
+            cells.append(f"{spent + memory:>42}")
         lines.append(f"{detector:<16}" + "".join(cells))
     for mode in MODES:
         on, off = found.get(f"{mode} on", {}), found.get(f"{mode} off", {})
@@ -198,7 +200,7 @@ def table(found: dict[str, Any], device: str) -> list[str]:
         if on and off and "error" not in on | off:
             steps = " ms, off ".join(f"{run['settle_step_seconds'] * 1000:.1f}" for run in (on, off))
             lines.append(
-                f"{mode}: a step of settle, median: on {steps} ms; not taken out: {', '.join(off['not_there'])}"
+                f"{mode}: a step of settle, median: on {steps} ms; not found, so not taken out: {', '.join(off['not_there'])}"
             )
     return lines
 
