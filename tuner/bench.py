@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strategies.knob import COMPILE_OFF, Target
-from tuner.budget import asked_bytes, budget_notes, given_bytes, limits_of, multiprocessors
+from tuner.budget import asked_bytes, budget_notes, given_bytes, limits_of, multiprocessors, precision_notes
 from tuner.check import check_cache, check_file, run_check
 from tuner.checklist import disk_item
 from tuner.device import DeviceInfo
@@ -94,7 +94,7 @@ def open_bench(
         notes = [*storage.notes, *([f"assumed: {', '.join(assumed)}"] if assumed else [])]
         if names := left_out(environment):
             notes.append(f"not handed on to trials, as it would change what is measured: {', '.join(names)}")
-        notes += budget_notes(spec, device, found)
+        notes += [*budget_notes(spec, device, found), *precision_notes(spec, workload.precision)]
         made = Environment(
             device_name=device.name,
             device_type=device.type,

@@ -9,6 +9,7 @@ from tuner.errors import WrongInput
 from tuner.limits import OVER_CARD, Limits, limits
 from tuner.spec import StudySpec
 from tuner.units import GIB, format_gib
+from tuner.workload import Precision
 
 
 def asked_bytes(spec: StudySpec, device: DeviceInfo) -> int:
@@ -75,6 +76,13 @@ def multiprocessors(spec: StudySpec, device: DeviceInfo) -> int | None:
     """Of the card that strategies are meant for; None: not known yet."""
     card = emulated_card(spec, device)
     return device.multiprocessors if card is None else card.multiprocessors
+
+
+def precision_notes(spec: StudySpec, precision: Precision) -> list[str]:
+    """What a person is told of a precision that the card they named does not have."""
+    if spec.card is None or find_card(spec.card).has_bf16 or not precision.startswith("bf16"):
+        return []
+    return [f"the card {spec.card} has no bf16: what is measured in {precision} does not hold there (fp16-mixed does)"]
 
 
 def budget_notes(spec: StudySpec, device: DeviceInfo, found: Limits) -> list[str]:

@@ -21,19 +21,24 @@ class Card:
     """Streaming multiprocessors, as CUDA counts them."""
     device_names: tuple[str, ...]
     """As the driver names it."""
+    has_bf16: bool = True
+    """Does it multiply bfloat16 itself? Turing and before do not (compute capability below 8.0)."""
 
     def is_real(self, device_name: str, device_total_bytes: int) -> bool:
         """Is this the card of that name? Not where it has more than it is sold with (cards rebuilt with 48 GiB)."""
         return device_name in self.device_names and device_total_bytes <= self.nominal_bytes
 
 
-def _card(name: str, nominal: int, gives: float, multiprocessors: int, *device_names: str) -> Card:
+def _card(
+    name: str, nominal: int, gives: float, multiprocessors: int, *device_names: str, has_bf16: bool = True
+) -> Card:
     return Card(
         name=name,
         nominal_bytes=nominal * GIB,
         gives_bytes=gib_to_bytes(gives),
         multiprocessors=multiprocessors,
         device_names=device_names,
+        has_bf16=has_bf16,
     )
 
 
@@ -52,7 +57,7 @@ CARDS = (
     # With ECC: NVML 23,034 MiB (lmstudio-ai/lmstudio-bug-tracker#1638), torch 22.03 to 22.17.
     _card("l4", 24, 22.03, 58, "NVIDIA L4"),
     # With ECC: 14.56 to 14.58 (Zheng-Chong/CatVTON#133, facebookresearch/tribev2#28), 14.74 before.
-    _card("t4", 16, 14.56, 40, "Tesla T4", "NVIDIA T4"),
+    _card("t4", 16, 14.56, 40, "Tesla T4", "NVIDIA T4", has_bf16=False),
     # 39.38 to 39.56 (TianheWu/CoSeR#10: 39.50).
     _card("a100-40", 40, 39.38, 108, "NVIDIA A100-SXM4-40GB", "NVIDIA A100-PCIE-40GB", "A100-SXM4-40GB"),
     # 31.34 to 31.39 (Wan-Video/Wan2.1#465: 31.37); 170 multiprocessors: 21,760 cores.

@@ -228,6 +228,8 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
     source = find_model(default("model", spec.model, "llama-7b" if on_card else "tiny"))
     adapter = default("adapter", spec.adapter, Adapter.LORA if on_card and spec.model is None else Adapter.FULL)
     mixed = Precision.BF16_TRUE if adapter is Adapter.FULL else Precision.BF16_MIXED
+    if spec.card is not None and not find_card(spec.card).has_bf16:
+        mixed = Precision.FP16_MIXED
     precision = default("precision", spec.precision, mixed if on_card else Precision.FP32_TRUE)
     if spec.lengths is not None and spec.seq_len is not None:
         raise WrongInput("seq-len", "is not given beside lengths, which say how long a sequence is", spec.seq_len)

@@ -27,6 +27,8 @@ class Listed(Frozen):
     """Unix time of its last search."""
     running: bool
     budget_bytes: int
+    card: str | None = None
+    """The card that the budget is of, where one was named."""
     device: str
     workload: str
     outcomes: dict[Outcome, int]
@@ -48,6 +50,7 @@ def _row(records: Records, summary: StudySummary) -> Listed:
         used_at=summary.used_at,
         running=records.lease_holder(study.name) is not None,
         budget_bytes=study.budget_bytes,
+        card=study.card,
         device=study.environment.device_name,
         workload=study.workload.describe(),
         outcomes=summary.counts,
@@ -70,4 +73,5 @@ def _cells(row: Listed) -> list[str]:
     when = "now" if row.running else datetime.fromtimestamp(row.used_at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
     counts = ", ".join(f"{count} {outcome_words(outcome)}" for outcome, count in row.outcomes.items())
     best_so_far = f"{row.best}: {row.best_tokens_per_s:,.0f} tokens/s" if row.best else "none fits yet"
-    return [row.name, when, format_gib(row.budget_bytes), row.device, row.workload, counts, best_so_far]
+    budget = format_gib(row.budget_bytes) + (f" ({row.card})" if row.card else "")
+    return [row.name, when, budget, row.device, row.workload, counts, best_so_far]

@@ -215,3 +215,13 @@ def test_a_card_on_a_cpu(bench: Bench) -> None:
     said = r"^card: stands for a CUDA card: on a CPU give budget_gb, not 'l4'"
     with pytest.raises(WrongInput, match=said), opened(card="l4"):
         pass
+
+
+def test_a_card_without_bf16_is_not_searched_in_it(on_card: FakeNvml) -> None:
+    with opened(device="cuda:0", card="t4") as made:
+        assert made.workload.precision == "fp16-mixed" and any("precision fp16-mixed" in note for note in made.notes)
+        assert not any("has no bf16" in note for note in made.notes)
+    with opened(device="cuda:0", card="t4", precision="bf16-mixed") as made:
+        assert any("the card t4 has no bf16" in note for note in made.notes)
+    with opened(device="cuda:0", card="l4") as made:
+        assert made.workload.precision == "bf16-mixed" and not any("has no bf16" in note for note in made.notes)

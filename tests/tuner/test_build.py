@@ -17,10 +17,9 @@ from torch import nn
 
 from strategies.knob import Knob, Stage
 from strategies.registry import KNOBS
-from tests.models.small import Attention, Block, Stack
+from tests.models.small import Stack
 from tests.tuner.worker.workloads import shaped
-from tuner.build import Applied, BuildConflict, ModelBuild, Plan, apply, decoder_layers, environment, scope_modules
-from tuner.errors import WrongInput
+from tuner.build import Applied, BuildConflict, Plan, apply, decoder_layers, scope_modules
 from tuner.mismatch import active_dropout
 from tuner.worker.data import Batches, Loss
 from tuner.worker.load import load_model
@@ -82,58 +81,6 @@ def gradients_of_a_step(workload: Workload, micro_batch: int) -> tuple[float, di
 # Scopes
 
 
-@pytest.mark.parametrize(
-    ("shape", "config"), [("tiny", {}), ("qwen-1.5b", {}), ("mistral-7b", {}), ("olmoe-1b-7b", MOE)]
-)
-def test_scopes_of_every_shape(shape: str, config: dict[str, Any]) -> None:
-    model = load_model(shaped(shape, config), CPU, 0)
-    layers = decoder_layers(model)
-    assert [type(layer).__name__.endswith("DecoderLayer") for layer in layers] == [True, True]
-    assert scope_modules(model, "whole") == [model]
-    assert scope_modules(model, "layer") == layers
-    assert all(type(m).__name__ in ATTENTION for m in scope_modules(model, "attention"))
-    assert all(type(m).__name__ in MLP for m in scope_modules(model, "mlp"))
-    assert len(scope_modules(model, "attention")) == len(scope_modules(model, "mlp")) == 2
-
-
-def test_scopes_of_a_plain_module() -> None:
-    model = Stack()
-    assert [type(m) for m in scope_modules(model, "layer")] == [Block, Block]
-    # `attn_norm` has the word in its name too, and is no attention.
-    assert [type(m) for m in scope_modules(model, "attention")] == [Attention, Attention]
-    assert [type(m) for m in scope_modules(model, "mlp")] == [nn.Sequential, nn.Sequential]
-
-
-def test_layers_under_adapters() -> None:
-    model = load_model(shaped(adapter=Adapter.LORA), CPU, 0)
-    assert [type(layer).__name__ for layer in decoder_layers(model)] == ["LlamaDecoderLayer"] * 2
-    assert len(scope_modules(model, "mlp")) == 2
-
-
-def test_layers_in_a_sequential() -> None:
-    class Sequential(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.Sequential(Block(), Block(), Block())
-
-    assert len(decoder_layers(Sequential())) == 3
-
-
-def test_no_layers_is_a_conflict() -> None:
-    with pytest.raises(BuildConflict, match="the model Linear has no list of decoder layers"):
-        applied_to(nn.Linear(4, 4), mode="default", scope="layer")
-
-
-def test_no_such_part_is_a_conflict() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.TransformerEncoderLayer(8, 2), nn.TransformerEncoderLayer(8, 2)])
-
-    with pytest.raises(BuildConflict, match="scope mlp: the layers of class TransformerEncoderLayer"):
-        scope_modules(Odd(), "mlp")
-
-
 def test_a_frozen_model_is_a_conflict() -> None:
     with pytest.raises(BuildConflict, match="no parameter that requires a gradient"):
         applied_to(Stack().requires_grad_(False))
@@ -164,41 +111,6 @@ def test_checkpointing_lies_inside_what_is_compiled(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(nn.Module, "compile", lambda module, **_: seen.append(module.forward.__name__))
     applied_to(Stack(), mode="default", scope="layer", checkpointing="every-second-block")
     assert seen == ["checkpointed_forward", "forward"]
-
-
-def test_a_variable_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    with pytest.raises(WrongInput, match=r"PYTORCH_ALLOC_CONF: must be 'expandable_segments:True'.*before torch"):
-        applied_to(Stack(), expandable_segments=True)
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    applied_to(Stack(), expandable_segments=True)
-    assert environment({"expandable_segments": True}) == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-
-
-@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
-def test_the_allocators_settings_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
-    monkeypatch.setenv(name, "max_split_size_mb:128, expandable_segments:True")
-    applied_to(Stack(), expandable_segments=True)
-    build = ModelBuild(Stack(), Plan(strategy={}, workload=shaped()))
-    build.check_process()  # a CPU has no such allocator
-    build.device_type = "cuda"
-    with pytest.raises(WrongInput, match=rf"^{name}: must not switch expandable_segments on"):
-        build.check_process()
-    monkeypatch.setenv(name, "expandable_segments:False")
-    build.check_process()
-
-
-def test_what_was_measured_in_another_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setenv("MKL_NUM_THREADS", "7")
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    measured = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
-    applied = apply(Stack(), Plan(strategy={}, workload=shaped(), process_environment=measured))
-    assert applied.unapplied == (
-        "MKL_NUM_THREADS: measured with '1', here it is '7'",
-        "GOMP_SPINCOUNT: measured with '0', here it is not set",
-    )
 
 
 def test_the_warm_up_batch_is_named_until_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,54 +315,6 @@ def test_a_step_that_raises_changes_nothing() -> None:
     with pytest.raises(RuntimeError, match="of mine"), applied.step():
         raise RuntimeError("of mine")
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
-
-
-@pytest.mark.parametrize("graphs", ["reduce-overhead", "max-autotune"])
-@pytest.mark.parametrize("micro_batch", [1, 8])
-@pytest.mark.parametrize("device_type", ["cuda", "cpu"])
-def test_gradients_are_preallocated_for_graphs_with_accumulation_alone(
-    graphs: str, micro_batch: int, device_type: str
-) -> None:
-    build = ModelBuild(Stack(), Plan(strategy={"mode": graphs, "micro_batch": micro_batch}, workload=shaped()))
-    build.device_type = device_type
-    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
-        build.run_stage(stage)  # without compiling anything
-    applied = build.finish(None)
-    wanted = device_type == "cuda" and micro_batch == 1
-    assert applied.keep_gradients is wanted
-    assert applied.records_graphs is (device_type == "cuda")
-    assert all((p.grad is not None) is wanted for p in applied.model.parameters())
-
-
-@pytest.mark.parametrize("mode", ["off", "default"])
-def test_no_other_mode_preallocates(mode: str) -> None:
-    build = ModelBuild(Stack(), Plan(strategy={"mode": mode}, workload=shaped()))
-    build.device_type = "cuda"
-    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
-        build.run_stage(stage)
-    applied = build.finish(None)
-    assert not applied.keep_gradients and not applied.records_graphs
-    assert all(p.grad is None for p in applied.model.parameters())
-
-
-def test_preallocated_gradients_are_zeroed_in_place_by_whoever_zeroes() -> None:
-    build = ModelBuild(Stack(), Plan(strategy={"mode": "reduce-overhead"}, workload=shaped()))
-    build.device_type = "cuda"
-    for stage in (Stage.COMPILE, Stage.OPTIMIZER, Stage.BATCH):
-        build.run_stage(stage)
-    applied = build.finish(None)
-    places = [p.grad.data_ptr() for p in applied.model.parameters() if p.grad is not None]
-    for zero in (
-        applied.zero_grad,
-        applied.optimizer.zero_grad,
-        lambda: applied.optimizer.zero_grad(set_to_none=True),
-    ):
-        for param in applied.model.parameters():
-            assert param.grad is not None
-            param.grad.fill_(1.0)
-        zero()
-        assert [p.grad.data_ptr() for p in applied.model.parameters() if p.grad is not None] == places
-        assert all(not p.grad.any() for p in applied.model.parameters() if p.grad is not None)
 
 
 def test_fp16_overflow_skips_the_step_and_lowers_the_scale() -> None:
