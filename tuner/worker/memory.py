@@ -37,7 +37,9 @@ class Memory:
         self.device = device
         self.records_graphs = False
         """Set once it is known: only then are there private pools to look for."""
-        self._retries = self._ooms = 0
+        # The allocator counts for the whole process, in which a twin test runs two trials.
+        is_used = device.type == "cuda" and torch.cuda.is_initialized()
+        self._retries, self._ooms = self._counts() if is_used else (0, 0)
         self._parts = Peaks()
         """The largest peaks of the parts of this phase."""
 
@@ -93,11 +95,14 @@ class Memory:
         self._parts = Peaks()
         if self.device.type != "cuda":
             return peaks
-        stats = torch.cuda.memory_stats(self.device)
-        retries, ooms = (int(stats.get(name, 0)) for name in ("num_alloc_retries", "num_ooms"))
+        retries, ooms = self._counts()
         peaks = replace(peaks, alloc_retries=retries - self._retries, ooms=ooms - self._ooms)
         self._retries, self._ooms = retries, ooms
         return peaks
+
+    def _counts(self) -> tuple[int, int]:
+        stats = torch.cuda.memory_stats(self.device)
+        return int(stats.get("num_alloc_retries", 0)), int(stats.get("num_ooms", 0))
 
     def graph_pool_bytes(self) -> int | None:
         """Return what the private pools of CUDA graphs have reserved now; None on a CPU.

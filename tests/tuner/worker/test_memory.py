@@ -78,11 +78,12 @@ def on_card() -> Memory:
 
 
 def test_retries_and_out_of_memory_are_those_of_the_phase(card: FakeCard) -> None:
-    card.use(5)
-    card.stats |= {"num_alloc_retries": 3, "num_ooms": 1}
+    card.stats |= {"num_alloc_retries": 10, "num_ooms": 20}  # of an earlier trial in this process
     memory = on_card()
+    card.use(5)
+    card.stats |= {"num_alloc_retries": 13, "num_ooms": 21}
     assert memory.take() == Peaks(allocated_bytes=5, reserved_bytes=8, device_bytes=40, alloc_retries=3, ooms=1)
-    card.stats["num_ooms"] = 3
+    card.stats["num_ooms"] = 23
     second = memory.take()
     assert (second.alloc_retries, second.ooms, card.resets) == (0, 2, 2)
 
