@@ -199,9 +199,8 @@ def table(found: dict[str, Any], device: str) -> list[str]:
             lines.append(f"{mode}, {kind}, on less off: {_compared(on.get(kind), off.get(kind), SAME_BYTES[device])}")
         if on and off and "error" not in on | off:
             steps = " ms, off ".join(f"{run['settle_step_seconds'] * 1000:.1f}" for run in (on, off))
-            lines.append(
-                f"{mode}: a step of settle, median: on {steps} ms; not found, so not taken out: {', '.join(off['not_there'])}"
-            )
+            missing = ", ".join(off["not_there"]) or "none"
+            lines.append(f"{mode}: a step of settle, median: on {steps} ms; detectors not found and left in: {missing}")
     return lines
 
 
