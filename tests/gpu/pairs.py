@@ -36,7 +36,8 @@ KEPT = (
     "peak_device_bytes", "limit_bytes", "cap_bytes", "compile_seconds", "seconds",
 )  # fmt: skip
 NEAR_SPEED, NEAR_MEMORY = 0.03, 0.01
-BARE_SECONDS = 240.0
+BARE_SECONDS = 150.0
+DEADLINES = ("start=120", "load=60", "first_step=120", "settle=90", "steady=90")
 
 
 class Bare:
@@ -80,12 +81,13 @@ class Bare:
         self.process.wait()
 
 
-def run_tuner(path: Path, storage: str) -> dict[str, Any]:
-    """Call `tuner run` and return what it says in JSON."""
+def run_tuner(path: Path, storage: str, device: str) -> dict[str, Any]:
+    """Call `tuner run` and return what it says in JSON; on a card no phase may take all the time there is."""
+    deadlines = [word for pair in DEADLINES if device == "cuda" for word in ("--deadline", pair)]
     said, began = io.StringIO(), time.time()
     try:
         with contextlib.redirect_stdout(said):
-            code = tuner(["run", str(path), "--json", "--storage", storage])
+            code = tuner(["run", str(path), "--json", "--storage", storage, *deadlines])
     except SystemExit as error:
         code = int(error.code or 0)
     lines = [json.loads(line) for line in said.getvalue().splitlines() if line.startswith("{")]
@@ -173,7 +175,7 @@ class Pairs:
             if who == "tuner":
                 # While the worker imports, so do the bare scripts of this pair and, where they go first, of the next.
                 self.start_bare([case.name, *(following if tuner_first else [])])
-                row["tuner"] = run_tuner(self.paths[case.name], self.storage)
+                row["tuner"] = run_tuner(self.paths[case.name], self.storage, self.args.device)
                 print(f"  {case.name} tuner: {json.dumps(row['tuner'])}", flush=True)
                 continue
             self.start_bare([case.name])
