@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from strategies.checkpointing import CHECKPOINT_OFF
 from strategies.registry import KNOBS
 from tuner import __version__
 from tuner.break_even import BreakEven, CompileCosts, Ranking, break_even, reference
@@ -67,6 +68,7 @@ def exported(study: StudyRecord, record: TrialRecord, records: Sequence[TrialRec
     return ExportedPlan(
         made_by=f"compile-tuner {__version__}",
         strategy=record.strategy,
+        use_reentrant=None if record.strategy["checkpointing"] == CHECKPOINT_OFF else False,
         workload=study.workload,
         measured=measured(record, study.workload, _break_even(study, record, records)),
         proved=record.role == "proof",

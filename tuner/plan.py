@@ -53,6 +53,8 @@ class ExportedPlan(Frozen):
     """Program and version."""
     strategy: dict[str, Value]
     """A value for every knob."""
+    use_reentrant: bool | None = None
+    """Of torch.utils.checkpoint, false wherever the strategy checkpoints: true trains nothing behind a frozen input."""
     workload: Workload
     measured: Measured
     proved: bool

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from strategies.checkpointing import KNOB as CHECKPOINTING
 from tests.field_reports.running import LAYER, WHOLE, run, users
+from tests.tuner.made import record_of, study_of
+from tuner.export import exported as exported_plan
+from tuner.export import to_yaml
 from tuner.kinds import Kind
 from tuner.outcome import Outcome
 
@@ -55,3 +59,7 @@ def test_the_variant_is_exported(value: str) -> None:
     exported = CHECKPOINTING.export(value, "trainer")
     assert exported is not None
     assert {"use_reentrant": False}.items() <= next(v for v in exported.values() if isinstance(v, dict)).items()
+    record = record_of(strategy={"checkpointing": value})
+    written = yaml.safe_load(to_yaml(exported_plan(study_of(), record), record))
+    assert written["use_reentrant"] is False and written["strategy"]["checkpointing"] == value
+    assert exported_plan(study_of(), record_of()).use_reentrant is None

@@ -105,3 +105,18 @@ def _bytes_kept(value: Any, build: Any) -> int:
 def test_torch_keeps_less_for_a_smaller_value(build: Any) -> None:
     everything, half, nothing = (_bytes_kept(value, build) for value in (1.0, 0.5, 0.0))
     assert nothing < half < everything
+
+
+def test_values_with_the_same_plan_are_equivalent(full: Any) -> None:
+    strategy = full(mode="default", activation_memory_budget=0.9)
+
+    def same(*regions: dict[str, Any], complete: bool = True) -> tuple[Any, ...]:
+        plan = {"regions": regions, "complete": complete}
+        return KNOB.equivalent(strategy, {"plan": plan})
+
+    wide = {"unchanged": False, "same_above": 0.35, "same_up_to": 1.0}
+    assert same(wide) == (0.7, 0.5, 0.4), "1 is no budget at all, and saves more"
+    assert same(wide, wide | {"same_above": 0.5}) == (0.7,)
+    assert same(wide | {"unchanged": True}) == (1.0, 0.7, 0.5, 0.4)
+    assert same(wide, complete=False) == same(wide, {}) == same() == ()
+    assert KNOB.equivalent(strategy, {"plan": None}) == ()

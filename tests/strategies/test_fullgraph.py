@@ -29,3 +29,12 @@ def test_nothing_follows_with_compile_off(full: Any) -> None:
 def test_apply(build: Any) -> None:
     KNOB.apply(build, True)
     assert build.compile.options == {"fullgraph": True}
+
+
+def test_a_graph_break_speaks_against_fullgraph_in_its_scope(full: Any) -> None:
+    strategy = full(mode="default", scope="layer", fullgraph=True)
+    found = KNOB.rules_out(strategy, {"outcome": "graph_break"})
+    assert found is not None and found.trials == 2
+    assert dict(found.where) == {"fullgraph": (True,), "scope": ("layer",)}
+    assert KNOB.rules_out(strategy, {"outcome": "oom"}) is None
+    assert KNOB.rules_out(full(mode="default"), {"outcome": "graph_break"}) is None

@@ -74,3 +74,15 @@ def test_a_trainer_cannot_run_graphs_with_accumulation() -> None:
     assert KNOB.export("default", "trainer") == {"torch_compile": True, "torch_compile_mode": "default"}
     assert KNOB.export("off", "trainer") == {"torch_compile": False}
     assert KNOB.export("reduce-overhead", "trainer") is None
+
+
+def test_graphs_that_were_not_recorded_leave_the_mode_without(full: Any) -> None:
+    nothing = {"no_effect": ("mode",)}
+    strategy = full(mode="max-autotune", scope="layer", dynamic="true")
+    assert KNOB.equivalent(strategy, nothing) == ("max-autotune-no-cudagraphs",)
+    assert KNOB.equivalent(strategy, {"no_effect": ()}) == () == KNOB.equivalent(full(mode="default"), nothing)
+    found = KNOB.rules_out(strategy, nothing)
+    assert found is not None and found.trials == 2 and dict(found.where) == {
+        "mode": ("max-autotune", "reduce-overhead"), "scope": ("layer",), "dynamic": ("true",),
+    }  # fmt: skip
+    assert KNOB.rules_out(full(mode="default"), nothing) is None

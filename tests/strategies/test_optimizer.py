@@ -65,3 +65,11 @@ def test_a_trainer_knows_the_names() -> None:
     assert {(KNOB.export(value, "trainer") or {}).get("optim") for value in KNOB.values} <= {
         str(n.value) for n in OptimizerNames
     }
+
+
+def test_no_effect_speaks_against_both_8_bit_ones(full: Any) -> None:
+    found = KNOB.rules_out(full(optimizer="adamw-8bit"), {"no_effect": ("optimizer",)})
+    assert found is not None and found.trials == 1 and dict(found.where) == {"optimizer": ("adamw-8bit", PAGED)}
+    assert KNOB.rules_out(full(optimizer="adamw-8bit"), {"no_effect": ("mode",)}) is None
+    assert KNOB.rules_out(full(), {"no_effect": ("optimizer",)}) is None
+    assert KNOB.equivalent(full(optimizer="adamw-8bit"), {"no_effect": ("optimizer",)}) == (), "speed may differ"

@@ -76,6 +76,7 @@ def test_a_compiled_trial(tmp_path: Path, cache: Path) -> None:
     _, result = work(tmp_path, cache, users(), **strategy)
     assert result.failure is None and result.throughput is not None
     assert (result.compile.chosen_modules, result.compile.compiled_modules) == (2, 2)
+    assert result.compile.eager_ops == 0 and (result.compile.compiled_ops or 0) >= 4
     assert compile_fault(result.compile) is None
     assert result.compile.graph_breaks == () and not result.compile.recompile_limit_hit
     first_step = next(r.seconds for r in result.phases if r.phase is Phase.FIRST_STEP)
