@@ -44,6 +44,10 @@ class Checkpointing(Knob):
             return pointless("the model has one layer, so every-second-block repeats every-block")
         return None
 
+    def recomputes(self, value: Value) -> bool:
+        """Every value but off does nothing else."""
+        return value != CHECKPOINT_OFF
+
     def apply(self, build: Build, value: Value) -> None:
         """Replace the `forward` of the chosen layers.
 

@@ -66,6 +66,8 @@ class Target:
     adapter: str
     """``full``, ``lora`` or ``qlora``."""
     dropout: float = 0.0
+    untested_dropout: bool = False
+    """No twin test speaks for this dropout: what recomputes was not compared with what does not."""
     precision: str = "bf16-true"
     lengths_vary: bool = False
     emulated: bool = False
@@ -155,6 +157,10 @@ class Knob(ABC):
     def conflict(self, strategy: Strategy, target: Target) -> Conflict | None:
         """Why this knob's value cannot work here, or would only repeat another; None: it can."""
         return None
+
+    def recomputes(self, value: Value) -> bool:
+        """Does this value compute activations again in the backward? Then random masks may be drawn anew."""
+        return False
 
     def equivalent(self, strategy: Strategy, facts: Mapping[str, Any]) -> tuple[Value, ...]:
         """After a trial `ok`: the other values of this knob known to give the same.

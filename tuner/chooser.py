@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 
-from strategies.knob import Value
+from strategies.knob import Strategy, Value
 from tuner import study as studies
 from tuner.ledger import Ledger
 from tuner.listener import Listener
@@ -20,6 +20,7 @@ from tuner.second_runs import could_win, second_runs
 from tuner.space import describe, fingerprint
 from tuner.study import SpaceExhausted, StudyHandle
 from tuner.timing import group
+from tuner.twins import Twins
 
 TIME_IS_UP = "the time budget is used up"
 KILL_SECONDS = 5.0
@@ -45,6 +46,7 @@ class Chooser:
         handle: StudyHandle,
         ledger: Ledger,
         requests: Requests,
+        twins: Twins,
         listener: Listener,
         ends_at: float,
         trials: int | None,
@@ -53,6 +55,7 @@ class Chooser:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.handle, self.ledger, self.requests, self.listener = handle, ledger, requests, listener
+        self.twins = twins
         self.ends_at, self.trials, self.sampler, self.clock = ends_at, trials, sampler, clock
         self.launches = 0
         self.end: str | None = None
@@ -196,9 +199,14 @@ class Chooser:
         reserve = self._reserve()
         return self.seconds_left() <= (reserve + KILL_SECONDS if role != "proof" and reserve else 0.0)
 
-    def _fits_in_time(self, strategy: dict[str, Value]) -> bool:
+    def fits(self, strategy: Strategy) -> bool:
+        """Is there time for `strategy`, the test that it needs first, and the proof of the best?"""
+        return self._fits_in_time(strategy)
+
+    def _fits_in_time(self, strategy: Strategy) -> bool:
         timing = self.ledger.timing
-        expected = timing.expected(strategy)
+        # A test that has to come first takes its own time.
+        expected = timing.expected(strategy) + self.twins.seconds(strategy)
         # What is launched may turn out to be what has to be proved. The first of a kind is let off:
         # its estimate is a guess, and without it nothing is learned.
         own = expected * COLD if timing.knows(strategy) else 0.0
@@ -213,4 +221,9 @@ class Chooser:
     def _proof_seconds(self, record: TrialRecord) -> float:
         # Cold: as long as the first run of its kind, or longer.
         same = [r.seconds for r in self.ledger.launches(record.fingerprint) if r.outcome is Outcome.OK]
-        return max([*same, self.ledger.timing.expected(record.strategy)]) * COLD
+        return max([*same, self.ledger.timing.expected(record.strategy)]) * COLD + self._test_seconds(record)
+
+    def _test_seconds(self, record: TrialRecord) -> float:
+        """What tests take that come before the proof."""
+        test = None if self.ledger.can_compare(self.requests.seed) else self.twins.against_eager(record.strategy)
+        return self.twins.seconds(record.strategy) + (0.0 if test is None else self.twins.open_seconds(test))

@@ -68,6 +68,8 @@ class Flag(StrEnum):
     """Measured on a larger card under the cap."""
     UNCHECKED = "unchecked"
     """Loss and gradients were not compared with a reference's."""
+    CHECKED_ON_SLICE = "checked_on_slice"
+    """Loss and gradients were compared on two layers of the model, not at full depth."""
     SHARED_CARD = "shared_card"
     COLD = "cold"
     """The compile cache was empty when the worker started."""

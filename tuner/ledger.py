@@ -7,16 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from strategies.knob import Value
 from strategies.recipes import REFERENCES, complete, recipes
 from tuner.break_even import Ranking
+from tuner.eager_runs import eager_spread, reference_record, tolerances
 from tuner.exclusions import Exclusions
 from tuner.kinds import Phase
 from tuner.measured import Parity
 from tuner.outcome import Outcome
+from tuner.parity import Tolerance
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.saved_nothing import remarked
 from tuner.seen import seen
 from tuner.space import Space, canonical, fingerprint
 from tuner.timing import Timing
 from tuner.verdict import dies_while_loading, is_of_memory, leanest_died
+from tuner.workload import Precision
 
 ALIKE = 3
 """Recipes that must have ended as the references did before a search stops for it."""
@@ -102,12 +105,21 @@ class Ledger:
 
         None: neither ran with this seed, or the strategy asked about is the reference itself.
         """
-        for recipe in REFERENCES:
-            record = self.standing(canonical(complete(recipe.strategy)))
-            if record is None or record.outcome is not Outcome.OK or record.seed != seed or record.result is None:
-                continue
-            return None if record.fingerprint == fingerprint_ else record.result.parity
-        return None
+        record = reference_record(self._standing, seed)
+        if record is None or record.result is None or record.fingerprint == fingerprint_:
+            return None
+        return record.result.parity
+
+    def tolerance(self, seed: int) -> dict[Precision, Tolerance]:
+        """Return what may differ from the reference, as far as eager runs differ from it themselves."""
+        workload = self.study.workload
+        return tolerances(eager_spread(self._standing, seed, workload), workload)
+
+    def can_compare(self, seed: int) -> bool:
+        """Is there a reference that loss and gradient can be compared with? None is one that drops at random."""
+        record = reference_record(self._standing, seed)
+        parity = None if record is None or record.result is None else record.result.parity
+        return parity is not None and not parity.with_dropout
 
     def nothing_fits(self) -> str | None:
         """Return why it is known that nothing fits; None: it is not."""

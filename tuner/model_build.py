@@ -118,6 +118,8 @@ class ModelBuild:
             batch_size=workload.batch_size,
             adapter=workload.adapter,
             dropout=dropout,
+            # Measured without dropout, it was compared with nothing that drops.
+            untested_dropout=workload.dropout == 0,
             precision=workload.precision,
             lengths_vary=workload.lengths.vary,
             layers=self._layer_count(),

@@ -13,7 +13,7 @@ from tuner import evidence
 from tuner.evidence import peak_device_bytes
 from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase
 from tuner.measured import Parity
-from tuner.parity import TOLERANCE, Tolerance, fault, is_finite
+from tuner.parity import TOLERANCE, Tolerance, agreement, fault, is_finite
 from tuner.protocol import Attempt, Failure
 from tuner.units import format_duration, format_gib
 from tuner.workload import Frozen, Precision
@@ -101,13 +101,18 @@ _OF_A_RUNTIME = re.compile(r"\b(RuntimeError|AcceleratorError|SystemError)\b")
 
 
 def classify(
-    attempt: Attempt, *, reference: Parity | None = None, tolerance: Mapping[Precision, Tolerance] = TOLERANCE
+    attempt: Attempt,
+    *,
+    reference: Parity | None = None,
+    tolerance: Mapping[Precision, Tolerance] = TOLERANCE,
+    on_slice: bool = False,
 ) -> Verdict:
     """Return what happened in one attempt. Pure: the same attempt always gives the same verdict.
 
     Args:
         reference: loss and gradient of the study's reference; None: nothing to compare with (yet).
         tolerance: what differences from it are allowed, by precision.
+        on_slice: loss and gradient of this strategy were compared on a slice of the model, and are right.
     """
     # The table: the first row that has a finding decides.
     verdict = (
@@ -120,8 +125,36 @@ def classify(
     )
     flags = evidence.flags_of(attempt)
     if _unchecked(attempt, reference):
-        flags = (*flags, Flag.UNCHECKED)
+        flags = (*flags, Flag.CHECKED_ON_SLICE if on_slice else Flag.UNCHECKED)
     return verdict.model_copy(update={"flags": flags, "peak_device_bytes": peak_device_bytes(attempt)})
+
+
+def classify_twin(attempt: Attempt, tolerance: Mapping[Precision, Tolerance] = TOLERANCE) -> Verdict:
+    """Return what a twin test came to: `ok` where both strategies train the same step, else why not. Pure."""
+    verdict = (
+        _killed(attempt)  # 1. the parent's own reasons
+        or _failed(attempt)  # 2. an exception, under either strategy
+        or _compared(attempt, tolerance)  # 3. both steps are there
+        or _ended(attempt)  # 4. no result
+    )
+    flags = evidence.flags_of(attempt)
+    return verdict.model_copy(update={"flags": flags, "peak_device_bytes": peak_device_bytes(attempt)})
+
+
+def _compared(attempt: Attempt, tolerance: Mapping[Precision, Tolerance]) -> Verdict | None:
+    result, workload = attempt.result, attempt.request.workload
+    if result is None:
+        return None
+    own, other = result.parity, result.twin_parity
+    if own is None or other is None or not is_finite(other) or other.gradient_norm == 0:
+        return _crash(attempt, "the strategy that it was to be compared with gave nothing to compare")
+    if (wrong := _wrong(attempt, None, tolerance)) is not None:
+        return wrong
+    allowed, routed = tolerance[workload.precision], workload.is_moe
+    found = fault(own, other, allowed, layers=result.layers, routed=routed, later=False, other="its twin")
+    if found is not None:
+        return _wrong_result(Kind.NUMERICS, found)
+    return Verdict(outcome=Outcome.OK, detail=agreement(own, other, routed))
 
 
 def user_error(attempt: Attempt) -> str | None:
@@ -189,7 +222,9 @@ def _wrong(attempt: Attempt, reference: Parity | None, tolerance: Mapping[Precis
     if (reference := _compared_with(parity, reference)) is None:
         return None
     workload, layers = attempt.request.workload, attempt.result.layers if attempt.result else None
-    found = fault(parity, reference, tolerance[workload.precision], layers=layers, routed=workload.is_moe)
+    # 8-bit states are another optimizer: from the second step on it trains something else, and may.
+    later = complete(attempt.request.strategy)["optimizer"] == _REFERENCES[0]["optimizer"]
+    found = fault(parity, reference, tolerance[workload.precision], layers=layers, routed=workload.is_moe, later=later)
     return _wrong_result(Kind.NUMERICS, found) if found else None
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from tuner.measured import Parity
 from tuner.workload import Precision
 
 LARGEST = 0.5
 """No gradient may differ by more, however deep the model: dropout masks drawn anew make it 0.7."""
+LOSS_GROWTH = 4.0
+"""How much more the loss of each further step may differ. AdamW's first step moves every element by the learning
+rate, whatever the size of its gradient, so what only rounding decides goes either way; from there it grows."""
+OVER_EAGER = 2.0
+"""What is allowed against the largest difference between eager runs of the study."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +30,39 @@ class Tolerance:
     """Of the gradient of any one tensor, whatever the depth."""
     gradient_per_layer: float = 0.0
     """The same for each decoder layer: roundings grow with the depth that they pass through."""
+    later_losses: tuple[float, ...] = ()
+    """Of the losses of the steps after the first, where eager runs differ by much."""
 
     def of_gradient(self, layers: int | None) -> float:
         """Return what the gradient of one tensor may differ by in a model of so many layers."""
         return min(LARGEST, max(self.gradient, self.gradient_per_layer * (layers or 0)))
+
+    def of_loss(self, step: int) -> float:
+        """Return what the loss of optimizer step `step`, from 0, may differ by."""
+        if step == 0:
+            return self.loss
+        measured = self.later_losses[step - 1] if step <= len(self.later_losses) else 0.0
+        return min(LARGEST, max(self.loss * LOSS_GROWTH**step, measured))
+
+    def widened(self, spread: Spread | None) -> Tolerance:
+        """Return this tolerance, raised where eager runs differ from each other by more than half of it."""
+        if spread is None:
+            return self
+        return replace(
+            self,
+            gradient=max(self.gradient, OVER_EAGER * spread.gradient),
+            later_losses=tuple(OVER_EAGER * difference for difference in spread.later_losses),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """The largest relative differences between the reference and other eager runs on the same data."""
+
+    gradient: float
+    """Of one tensor."""
+    later_losses: tuple[float, ...]
+    """Of the losses of the steps after the first."""
 
 
 _FULL = Tolerance(loss=1e-3, norm=1e-2, gradient=1e-2)
@@ -68,7 +102,14 @@ def is_finite(parity: Parity) -> bool:
 
 
 def fault(
-    parity: Parity, reference: Parity, tolerance: Tolerance, *, layers: int | None = None, routed: bool = False
+    parity: Parity,
+    reference: Parity,
+    tolerance: Tolerance,
+    *,
+    layers: int | None = None,
+    routed: bool = False,
+    later: bool = True,
+    other: str = "the reference",
 ) -> str | None:
     """Return one sentence that says how the step differs from the reference's; None: it is the same.
 
@@ -76,6 +117,8 @@ def fault(
         layers: of the model; None: not known, and the tolerance is that of a shallow one.
         routed: a mixture of experts. A rounding may send a token to another expert, so that single
             tensors may differ by anything; the sample is then compared as one vector.
+        later: compare the losses of the steps after the first too; not where the optimizer is another.
+        other: what it is compared with, for the sentence.
     """
     if len(parity.gradient) != len(reference.gradient):
         return f"the gradient sample has {len(parity.gradient)} elements, the reference's {len(reference.gradient)}"
@@ -83,11 +126,43 @@ def fault(
         ("loss", relative_difference([parity.loss], [reference.loss]), tolerance.loss),
         ("gradient's norm", relative_difference([parity.gradient_norm], [reference.gradient_norm]), tolerance.norm),
         ("gradient", _gradient_difference(parity, reference, routed), tolerance.of_gradient(layers)),
+        *(_later_losses(parity, reference, tolerance) if later else ()),
     ):
         # Written so that a NaN, which compares with nothing, is a fault.
         if not difference <= allowed:
-            return f"the {name} differs from the reference's by {difference:.2%}, and {allowed:.2%} is allowed"
+            return f"the {name} differs from {other}'s by {difference:.2%}, and {allowed:.2%} is allowed"
     return None
+
+
+def agreement(parity: Parity, reference: Parity, routed: bool = False) -> str:
+    """Return how well two steps agree, in words."""
+    loss = relative_difference([parity.loss], [reference.loss])
+    return f"the loss differs by {loss:.2%}, the gradient by {_gradient_difference(parity, reference, routed):.2%}"
+
+
+def spread(reference: Parity, others: Iterable[Parity], routed: bool = False) -> Spread | None:
+    """Return how much eager runs differ from the reference; None: there is none to compare.
+
+    Args:
+        others: of the same workload, seed and optimizer.
+    """
+    alike = [p for p in others if len(p.gradient) == len(reference.gradient)]
+    if not alike or reference.with_dropout:
+        return None
+    steps = range(1, min(len(p.losses) for p in (reference, *alike)))
+    return Spread(
+        gradient=max(_gradient_difference(p, reference, routed) for p in alike),
+        later_losses=tuple(max(_loss_difference(p, reference, step) for p in alike) for step in steps),
+    )
+
+
+def _later_losses(parity: Parity, reference: Parity, tolerance: Tolerance) -> list[tuple[str, float, float]]:
+    steps = range(1, min(len(parity.losses), len(reference.losses)))
+    return [(f"loss of step {n + 1}", _loss_difference(parity, reference, n), tolerance.of_loss(n)) for n in steps]
+
+
+def _loss_difference(parity: Parity, reference: Parity, step: int) -> float:
+    return relative_difference([parity.losses[step]], [reference.losses[step]])
 
 
 def _gradient_difference(parity: Parity, reference: Parity, routed: bool) -> float:

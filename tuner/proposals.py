@@ -12,6 +12,7 @@ from tuner.outcome import Outcome
 from tuner.record import Role, TrialRecord
 from tuner.space import Space, canonical, conflict_of
 from tuner.verdict import is_of_memory
+from tuner.workload import Workload
 
 NEAR = 1.15
 """How far above the predicted largest micro-batch one is still tried: the line is not exact."""
@@ -29,6 +30,12 @@ class Proposal:
     """``reference: baseline``, ``recipe: layer``, ``sampler: tpe``."""
     is_reference: bool = False
     role: Role = "search"
+    workload: Workload | None = None
+    """Of a twin test: the slice; None: the study's own."""
+    twin: dict[str, Value] | None = None
+    """Of a twin test: the strategy that it is compared with."""
+    of_proof: bool = False
+    """A proof, or what has to be known before it: the time that is kept back is for this."""
     trial: Any = None
     """The Optuna trial, where the sampler made the proposal; the launch asks for one otherwise."""
 

@@ -56,6 +56,10 @@ class TrialRecord(Frozen):
     seed: int = 0
     process_environment: dict[str, str] = Field(default_factory=dict)
     """Variables of `MEASURED_UNDER`, as the worker had them; empty in records from before."""
+    twin: dict[str, Value] | None = None
+    """Of a twin test: the strategy that it was compared with."""
+    twin_uuid: str = ""
+    """The twin test that decided it; it was not launched itself."""
     started_at: float
     seconds: float
     result: TrialResult | None = None
@@ -154,7 +158,8 @@ def standing(
             the latest launch of a search, so that a report sees what that search saw.
     """
     found: dict[str, TrialRecord] = {}
-    known = list(records)
+    # A twin test says nothing of speed and peak; where a model cannot be cut its key is the study's own.
+    known = [record for record in records if record.role != "twin"]
     if deadlines is None:
         deadlines = next((record.deadlines for record in reversed(known) if record.role != "run"), {})
     crashes = confirmed_crashes(known)

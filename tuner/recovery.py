@@ -87,7 +87,8 @@ def _record(
         started_at=started,
         seconds=folder.result_path.stat().st_mtime - started,
     )
-    verdict = classify(attempt, reference=ledger.reference(request.seed, fingerprint(request.strategy)))
+    reference = ledger.reference(request.seed, fingerprint(request.strategy))
+    verdict = classify(attempt, reference=reference, tolerance=ledger.tolerance(request.seed))
     if verdict.outcome is Outcome.CRASH or user_error(attempt) is not None:
         # Without the parent's samples and the exit status nothing is known of it: it is asked again.
         return None

@@ -16,6 +16,7 @@ from tuner.report_lines import Line, compared, line_of
 from tuner.report_speed import Speeds
 from tuner.report_words import answer, would_have_to_give
 from tuner.seen import seen
+from tuner.truth_words import truth_notes
 from tuner.verdict import verdict
 from tuner.wording import flag_words
 from tuner.workload import Frozen
@@ -93,12 +94,12 @@ def summary(
         train_steps=train_steps,
         card=study.card,
         winner=top,
-        notes=card_notes(study, winner) if winner else (),
+        notes=(*(card_notes(study, winner) if winner else ()), *truth_notes(study, records, fits)),
         proved=winner is not None and winner.role == "proof",
         comparisons=comparisons,
         runners_up=runners_up,
         memory=_memory(winner, named),
-        launches=len(own),
+        launches=sum(not record.twin_uuid for record in own),
         outcomes=dict(Counter(record.outcome for record in own)),
         causes=causes(own),
         nearest_miss=miss,

@@ -57,9 +57,22 @@ class Requests:
         return TrialDir.create(self.root, self.study, name)
 
     def make(
-        self, strategy: dict[str, Value], folder: TrialDir, cold: bool = False, *, role: Role = "search"
+        self,
+        strategy: dict[str, Value],
+        folder: TrialDir,
+        cold: bool = False,
+        *,
+        role: Role = "search",
+        workload: Workload | None = None,
+        twin: dict[str, Value] | None = None,
     ) -> TrialRequest:
-        """Return the request of a strategy; `cold`: with an empty compile cache of its own."""
+        """Return the request of a strategy.
+
+        Args:
+            cold: with an empty compile cache of its own.
+            workload: a slice, in place of the study's own.
+            twin: the strategy that its first step is compared with, in place of measuring it.
+        """
         own_cache = cold or self.cold
         threads = str(worker_threads())
         compilers = str(min(COMPILERS_AT_MOST, worker_threads()))
@@ -79,8 +92,9 @@ class Requests:
             environment["HF_HUB_OFFLINE"] = "1"
         return TrialRequest(
             trial_uuid=uuid.uuid4().hex,
-            workload=self.workload,
+            workload=workload or self.workload,
             strategy=strategy,
+            twin=twin,
             device_type=self.device_type,
             device_uuid=self.device_uuid,
             limit_bytes=self.limits.limit_bytes,
@@ -109,16 +123,19 @@ class Requests:
         """Take what lies outside the allocator in `strategy`'s kind of mode from elsewhere, whatever was learned."""
         self._outside[mode_class(strategy)] = outside_bytes
 
-    def record(self, attempt: Attempt, verdict: Verdict, *, role: Role, source: str, number: int | None) -> TrialRecord:
-        """Return what is kept of an attempt."""
+    def record(
+        self, attempt: Attempt, verdict: Verdict, *, role: Role, source: str, number: int | None, key: str | None = None
+    ) -> TrialRecord:
+        """Return what is kept of an attempt; `key`: of a slice, in place of the study's own."""
         request, result = attempt.request, _with_samples(attempt)
         phases = result.phases if result else ()
         compiled = result is not None and request.strategy["mode"] != COMPILE_OFF
         failure = result.failure if result else None
         return TrialRecord(
             uuid=request.trial_uuid,
-            key=self.key,
+            key=key or self.key,
             study=self.study,
+            twin=request.twin,
             number=number,
             role=role,
             source=source,

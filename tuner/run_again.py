@@ -89,7 +89,8 @@ def run_plan(
         if (problem := user_error(attempt)) is not None:
             raise WrongInput("the user's code", problem)
         reference = ledger.reference(request.seed, fingerprint(plan.strategy))
-        record = requests.record(attempt, classify(attempt, reference=reference), role="run", source="run", number=None)
+        verdict = classify(attempt, reference=reference, tolerance=ledger.tolerance(request.seed))
+        record = requests.record(attempt, verdict, role="run", source="run", number=None)
         record = ledger.remarked(record)
         if is_new:
             bench.records.add_study(study)

@@ -11,11 +11,12 @@ from tuner import study as studies
 from tuner.chooser import TIME_IS_UP, Chooser
 from tuner.errors import ExitCode, Interrupted, MachineError, WrongInput
 from tuner.executor import Executor, Handle
+from tuner.gate import Gate
 from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.listener import Listener
 from tuner.machine_fault import machine_fault
-from tuner.outcome import Outcome, classify, user_error
+from tuner.outcome import Outcome, Verdict, classify, classify_twin, user_error
 from tuner.proposals import Proposal
 from tuner.protocol import Attempt
 from tuner.record import TrialRecord
@@ -23,6 +24,7 @@ from tuner.records import Records
 from tuner.requests import Requests
 from tuner.space import fingerprint
 from tuner.study import StudyHandle
+from tuner.twins import Twins
 from tuner.verdict import verdict
 
 POLL_SECONDS = 0.05
@@ -30,6 +32,8 @@ NOT_CLEAN_AT_MOST = 3
 """Trials in a row that a device which is not clean may cost before the study stops."""
 BEAT_SECONDS = 60.0
 """Between two signs of life to those who would take the study over."""
+WITHOUT_TRIAL = frozenset({"proof", "twin"})
+"""Roles of launches that are no trials of Optuna's, and not counted as such."""
 STOP_SECONDS = 30.0
 """How long a stopped search waits for its running trial to be gone."""
 
@@ -67,12 +71,18 @@ class Search:
         executor: Executor,
         requests: Requests,
         chooser: Chooser,
+        twins: Twins,
         listener: Listener,
         stopped: Callable[[], bool],
         beat: Callable[[], None] = lambda: None,
     ) -> None:
         self.handle, self.records, self.ledger, self.executor = handle, records, ledger, executor
         self.requests, self.chooser, self.listener, self.stopped = requests, chooser, listener, stopped
+        self.twins = twins
+        self.gate = Gate(
+            handle=handle, ledger=ledger, requests=requests, twins=twins, listener=listener,
+            refuse=self._refuse, fits=chooser.fits,
+        )  # fmt: skip
         self._in_flight: dict[Handle, _InFlight] = {}
         self._not_clean = 0
         self._beat, self._beat_at = beat, time.monotonic()
@@ -98,7 +108,10 @@ class Search:
         while True:
             if self.stopped():
                 self._stop()
-            while len(self._in_flight) < self.executor.slots and (found := choose(bool(self._in_flight))) is not None:
+            while len(self._in_flight) < self.executor.slots:
+                found = self.gate.next(choose, bool(self._in_flight))
+                if found is None:
+                    break
                 self._launch(found)
             if not self._in_flight:
                 return
@@ -106,16 +119,19 @@ class Search:
 
     def _launch(self, proposal: Proposal) -> None:
         trial = proposal.trial
-        if trial is None and proposal.role != "proof":
+        if trial is None and proposal.role not in WITHOUT_TRIAL:
             trial, _ = studies.ask(self.handle, proposal.strategy)
         name = str(trial.number) if trial is not None else proposal.role
         folder = self.requests.folder(name)
-        request = self.requests.make(proposal.strategy, folder, cold=proposal.role == "proof", role=proposal.role)
+        request = self.requests.make(
+            proposal.strategy, folder, cold=proposal.role == "proof", role=proposal.role,
+            workload=proposal.workload, twin=proposal.twin,
+        )  # fmt: skip
         self.listener.trial_started(
             trial.number if trial is not None else proposal.role, proposal.strategy, proposal.source
         )
         self._in_flight[self.executor.submit(request, folder)] = _InFlight(proposal, trial)
-        self.chooser.launches += proposal.role != "proof"
+        self.chooser.launches += proposal.role not in WITHOUT_TRIAL
 
     def _wait(self) -> None:
         """Poll until a trial has ended, the time is up, or a signal came."""
@@ -127,7 +143,7 @@ class Search:
             if ended or self.stopped():
                 return
             for handle, flying in self._in_flight.items():
-                if self.chooser.must_end(flying.proposal.role):
+                if self.chooser.must_end("proof" if flying.proposal.of_proof else flying.proposal.role):
                     self.chooser.end = self.chooser.end or TIME_IS_UP
                     self.executor.cancel(handle)
             self._give_sign()
@@ -165,35 +181,64 @@ class Search:
     def _finish(self, attempt: Attempt) -> None:
         flying = self._in_flight.pop(attempt.request.trial_uuid)
         fault, problem = machine_fault(attempt), user_error(attempt)
-        if (fault or problem) is not None and flying.trial is not None:
-            studies.abandon(self.handle, flying.trial)
+        if (fault or problem) is not None:
+            self.gate.abandon()
+            if flying.trial is not None:
+                studies.abandon(self.handle, flying.trial)
         if fault is not None:
             raise MachineError(f"{fault}; that is charged to no strategy, and the same command goes on from here")
         if problem is not None:
             raise WrongInput("the user's code", problem)
-        reference = self.ledger.reference(attempt.request.seed, fingerprint(attempt.request.strategy))
+        if flying.proposal.role == "twin":
+            self._finish_twin(attempt, flying.proposal)
+            return
         record = self.requests.record(
             attempt,
-            classify(attempt, reference=reference),
+            self._classified(attempt),
             role=flying.proposal.role,
             source=flying.proposal.source,
             number=None if flying.trial is None else flying.trial.number,
         )
         record = self.ledger.remarked(record)
-        self.records.add(record)
-        if flying.trial is not None:
-            studies.tell(self.handle, flying.trial, record)
-        self.ledger.add(record)
+        self._keep(record, flying.trial)
         self.requests.learn([record])
-        self.listener.trial_finished(record, self.ledger.best(), self.chooser.seconds_left())
         self._tell_news()
         self._look(record, flying.proposal)
 
+    def _classified(self, attempt: Attempt) -> Verdict:
+        seed, strategy = attempt.request.seed, attempt.request.strategy
+        return classify(
+            attempt,
+            reference=self.ledger.reference(seed, fingerprint(strategy)),
+            tolerance=self.ledger.tolerance(seed),
+            on_slice=self.twins.checked_on_slice(strategy),
+        )
+
+    def _refuse(self, record: TrialRecord, trial: Any) -> None:
+        """Keep the record of a strategy that a twin test forbids: it is known, and was never launched."""
+        self._keep(record, trial)
+        self.chooser.end = self.chooser.end or self.ledger.nothing_left_to_try()
+
+    def _keep(self, record: TrialRecord, trial: Any) -> None:
+        self.records.add(record)
+        if trial is not None:
+            studies.tell(self.handle, trial, record)
+        self.ledger.add(record)
+        self.listener.trial_finished(record, self.ledger.best(), self.chooser.seconds_left())
+
+    def _finish_twin(self, attempt: Attempt, proposal: Proposal) -> None:
+        record = self.requests.record(
+            attempt, classify_twin(attempt), role="twin", source=proposal.source, number=None,
+            key=self.twins.key(proposal),
+        )  # fmt: skip
+        self.records.add(record)
+        self.listener.trial_finished(record, self.ledger.best(), self.chooser.seconds_left())
+        self.gate.tested(record)
+        self._count_not_clean(record)
+
     def _look(self, record: TrialRecord, proposal: Proposal) -> None:
         """Decide whether, and with what, the search goes on."""
-        self._not_clean = self._not_clean + 1 if record.outcome is Outcome.DEVICE_NOT_CLEAN else 0
-        if self._not_clean >= NOT_CLEAN_AT_MOST:
-            raise MachineError(f"the device was not clean {NOT_CLEAN_AT_MOST} times in a row: {record.detail}")
+        self._count_not_clean(record)
         if record.outcome is Outcome.CRASH and proposal.role == "search":
             self.chooser.crashed(proposal)
             return
@@ -202,3 +247,8 @@ class Search:
         elif record.outcome is Outcome.DEVICE_NOT_CLEAN:
             self.chooser.not_clean(proposal)
         self.chooser.end = self.chooser.end or self.ledger.nothing_left_to_try()
+
+    def _count_not_clean(self, record: TrialRecord) -> None:
+        self._not_clean = self._not_clean + 1 if record.outcome is Outcome.DEVICE_NOT_CLEAN else 0
+        if self._not_clean >= NOT_CLEAN_AT_MOST:
+            raise MachineError(f"the device was not clean {NOT_CLEAN_AT_MOST} times in a row: {record.detail}")

@@ -25,6 +25,8 @@ def seen(study: StudyRecord, records: Iterable[TrialRecord]) -> list[TrialRecord
     known: dict[str, bool] = {}
     found = []
     for record in records:
+        if record.role == "twin":
+            continue  # it measures nothing
         if record.study != study.name and record.fingerprint not in known:
             known[record.fingerprint] = _is_possible(record.strategy, target)
         if record.study == study.name or known[record.fingerprint]:

@@ -25,6 +25,8 @@ from tuner.search import Search
 from tuner.space import Space, canonical, fingerprint
 from tuner.spec import StudySpec, make_filter
 from tuner.study import StudyHandle, default_name, open_study
+from tuner.truth_words import same_step
+from tuner.twins import Twins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +75,16 @@ def open_search(
         requests.learn(ledger.records)
         again = _take_over(handle, bench.records, ledger, requests)
         executor = stack.enter_context(make_executor(bench, spec, environment))
+        twins = Twins(study, bench.target, requests, bench.records.for_key)
         chooser = Chooser(
-            handle=handle, ledger=ledger, requests=requests, listener=listener, ends_at=ends_at,
+            handle=handle, ledger=ledger, requests=requests, twins=twins, listener=listener, ends_at=ends_at,
             trials=spec.trials, sampler=spec.sampler, again=again,
         )  # fmt: skip
         search = Search(
             handle=handle, records=bench.records, ledger=ledger, executor=executor, requests=requests,
-            chooser=chooser, listener=listener, stopped=stopped, beat=lambda: bench.records.beat(lease),
+            chooser=chooser, twins=twins, listener=listener, stopped=stopped, beat=lambda: bench.records.beat(lease),
         )  # fmt: skip
-        notes = (*bench.notes, *filter_notes)
+        notes = (*bench.notes, *filter_notes, same_step(bench.workload))
         yield SearchSession(search=search, study=study, records=bench.records, notes=notes, eager_only=eager_only)
 
 

@@ -35,7 +35,8 @@ class Timing:
 
     def seen(self, record: TrialRecord) -> None:
         """Learn from a launch that came to its own end."""
-        if record.outcome not in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
+        launched = record.role != "twin" and not record.twin_uuid
+        if launched and record.outcome not in {Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN}:
             self._seconds.setdefault(group(record.strategy), []).append(record.seconds)
 
     def knows(self, strategy: Strategy) -> bool:

@@ -38,6 +38,7 @@ _FLAGS: dict[Flag, str] = {
     Flag.NO_EFFECT: "a knob changed nothing; a line beside it names which",
     Flag.EMULATED: "a smaller card was emulated under a cap",
     Flag.UNCHECKED: "loss and gradients were not compared: no eager reference ran, or dropout was on",
+    Flag.CHECKED_ON_SLICE: "loss and gradients were compared with eager ones on 2 layers without dropout",
     Flag.SHARED_CARD: "another process used the card meanwhile, so no figure is certain",
     Flag.COLD: "the compile cache was empty",
     Flag.WARM: "compiled code came from the cache, so its compile time is not that of a first run",

@@ -15,6 +15,17 @@ COMPILE_SECONDS = 60.0
 _SCOPE = {"whole": 1.2, "layer": 1.35, "attention": 1.1, "mlp": 1.15}
 
 
+def parity() -> dict[str, Any]:
+    """Loss and gradient of the first step."""
+    return {
+        "loss": 2.0,
+        "gradient": [3.0, 4.0],
+        "gradient_norm": 5.0,
+        "tensors_without_gradient": 0,
+        "parameter_changed": True,
+    }
+
+
 def speed(strategy: dict[str, Any]) -> float:
     """Tokens per second."""
     micro_batch: int = strategy["micro_batch"]
@@ -69,13 +80,7 @@ def result(
         }
         if compiled
         else {},
-        "parity": {
-            "loss": 2.0,
-            "gradient": [3.0, 4.0],
-            "gradient_norm": 5.0,
-            "tensors_without_gradient": 0,
-            "parameter_changed": True,
-        },
+        "parity": parity(),
         "micro_batch": strategy["micro_batch"],
     }
 

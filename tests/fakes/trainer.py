@@ -10,6 +10,7 @@ import json
 import os
 import time
 
+from landscape import parity
 from landscape import result as landscape
 from say import HERE, REQUEST, phase, result
 
@@ -52,8 +53,12 @@ if what == "user_code":
     failure = ("user_code", "load")
 if what == "fail":
     failure = (chosen["failure_class"], chosen.get("phase", "first_step"))
-phase("settle")
-phase("steady")
-result(**{"throughput": None} | landscape(REQUEST["strategy"], REQUEST["limit_bytes"], chosen.get("by", 1.0), failure))
+made = {"throughput": None} | landscape(REQUEST["strategy"], REQUEST["limit_bytes"], chosen.get("by", 1.0), failure)
+if REQUEST.get("twin"):
+    made |= {"throughput": None, "twin_parity": parity(), "layers": 2}
+else:
+    phase("settle")
+    phase("steady")
+result(**made)
 if what == "wait_after_result":
     time.sleep(600)

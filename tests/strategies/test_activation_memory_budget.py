@@ -13,9 +13,9 @@ from strategies.knob import Severity
 
 @pytest.fixture
 def severity(full: Any, cuda: Any) -> Any:
-    def of(value: Any, dropout: float = 0.0, **values: Any) -> Any:
+    def of(value: Any, dropout: float = 0.0, untested: bool = True, **values: Any) -> Any:
         strategy = full(**({"mode": "default"} | values), activation_memory_budget=value)
-        conflict = KNOB.conflict(strategy, cuda(dropout=dropout))
+        conflict = KNOB.conflict(strategy, cuda(dropout=dropout, untested_dropout=untested))
         return conflict and conflict.severity
 
     return of
@@ -52,12 +52,22 @@ def test_all_are_legal_over_less(scope: str, severity: Any) -> None:
     assert [severity(value, scope=scope) for value in KNOB.values] == [None] * 9
 
 
-def test_dropout_forbids_what_makes_gradients_wrong(conflict: Any, severity: Any, full: Any, cuda: Any) -> None:
+def test_untested_dropout_forbids_what_makes_gradients_wrong(
+    conflict: Any, severity: Any, full: Any, cuda: Any
+) -> None:
     legal = [value for value in KNOB.values if severity(value, dropout=0.05, scope="layer") is None]
     assert legal == [1.0, 0.9, 0.7, 0.5]
     assert severity(0.4, dropout=0.05, scope="layer") is Severity.IMPOSSIBLE
-    found = conflict(KNOB, full(mode="default", activation_memory_budget=0.0), cuda(dropout=0.1))
+    found = conflict(KNOB, full(mode="default", activation_memory_budget=0.0), cuda(dropout=0.1, untested_dropout=True))
     assert "#190717" in found.reason
+
+
+def test_the_twin_test_decides_where_there_is_one(severity: Any) -> None:
+    assert [severity(value, dropout=0.05, untested=False, scope="layer") for value in KNOB.values] == [None] * 9
+
+
+def test_every_value_but_one_recomputes() -> None:
+    assert [value for value in KNOB.values if not KNOB.recomputes(value)] == [1.0]
 
 
 def test_wrong_gradients_come_before_what_is_only_pointless(severity: Any) -> None:

@@ -157,3 +157,7 @@ def test_every_second_block_is_pointless_for_one_layer(conflict: Any, full: Any,
     assert KNOB.conflict(strategy, cuda(layers=2)) is None
     assert KNOB.conflict(strategy, cuda(layers=None)) is None
     assert KNOB.conflict(full(checkpointing="every-block"), cuda(layers=1)) is None
+
+
+def test_what_checkpoints_recomputes() -> None:
+    assert [value for value in KNOB.values if not KNOB.recomputes(value)] == ["off"]

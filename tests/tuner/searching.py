@@ -38,6 +38,8 @@ class End:
     """Of the formula's throughput."""
     failure: tuple[str, str] | None = None
     """Class and phase."""
+    gradient: tuple[float, float] | None = None
+    """Of the first step; None: as in every other."""
     crash: bool = False
     foreign: bool = False
     deadline: bool = False
@@ -118,6 +120,11 @@ class FakeExecutor:
 
 def _result(request: TrialRequest, end: End) -> TrialResult:
     fields = landscape.result(request.strategy, request.limit_bytes, end.scale, end.failure)
+    if "parity" in fields:
+        fields["parity"] |= {"with_dropout": request.workload.dropout > 0}
+        fields["parity"] |= {"gradient": end.gradient} if end.gradient else {}
+    if request.twin is not None and end.failure is None:
+        fields |= {"throughput": None, "twin_parity": landscape.parity(), "layers": 2}
     return TrialResult.model_validate({"trial_uuid": request.trial_uuid} | fields | end.result)
 
 

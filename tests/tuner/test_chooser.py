@@ -21,6 +21,7 @@ from tuner.requests import Requests
 from tuner.space import Space, canonical, default_allowed, fingerprint
 from tuner.storage import Storage, open_storage
 from tuner.study import open_study
+from tuner.twins import Twins
 from tuner.units import GIB
 
 BASELINE = canonical({})
@@ -66,7 +67,9 @@ class Made:
             seed=0,
             root=Path("studies"),
         )
+        self.twins = Twins(self.ledger.study, self.handle.target, self.requests, lambda _: [])
         usual: dict[str, Any] = {
+            "twins": self.twins,
             "handle": self.handle,
             "ledger": self.ledger,
             "requests": self.requests,

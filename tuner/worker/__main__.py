@@ -35,12 +35,13 @@ def main(path: str) -> int:
     from tuner.worker.ended import failure_of
     from tuner.worker.measure import Trial
     from tuner.worker.measurement import Measurement
+    from tuner.worker.twin import TwinTest
 
     measurement = Measurement(
         request=request, emit=trial_dir.append_event, phase_started=started, folder=trial_dir.path
     )
     failure: Failure | None = None
-    trial = Trial(measurement)
+    trial = Trial(measurement) if request.twin is None else TwinTest(measurement)
     try:
         trial.run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
@@ -72,6 +73,7 @@ def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) 
         throughput=None if failure else m.throughput,
         compile=_compile_report(m),
         parity=m.parity,
+        twin_parity=m.twin_parity,
         micro_batch=applied.micro_batch if applied else 1,
         accumulation=applied.accumulation if applied else 1,
         parameters=sum(p.numel() for p in params) or None,

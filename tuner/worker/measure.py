@@ -13,7 +13,7 @@ from torch import nn
 from tuner.build import Applied, Plan, apply
 from tuner.kinds import FailureClass, Flag, Kind, Phase, Replay
 from tuner.measured import Parity, PhaseRecord
-from tuner.protocol import Event
+from tuner.protocol import Event, TrialRequest
 from tuner.worker import reentrant
 from tuner.worker.clocks import WindowClocks, open_clocks
 from tuner.worker.data import Batches, Loss, StepBatch
@@ -25,6 +25,7 @@ from tuner.worker.measurement import Measurement
 from tuner.worker.memory import Memory, set_cap
 from tuner.worker.parity import ParityProbe
 from tuner.worker.replay import Replays, replays_of
+from tuner.worker.saved_state import SavedState, load_fault
 from tuner.worker.settle import QUIET
 from tuner.worker.settling import Settling
 from tuner.worker.snapshot import History
@@ -36,11 +37,15 @@ FP16_RETRIES = 16
 
 
 class Trial:
-    """Runs the phases of one request and fills a `Measurement`."""
+    """Runs the phases of one request and fills a `Measurement`.
 
-    def __init__(self, measurement: Measurement) -> None:
+    Args:
+        request: in place of the measurement's own, by a twin test.
+    """
+
+    def __init__(self, measurement: Measurement, request: TrialRequest | None = None) -> None:
         self.m = measurement
-        self.request = measurement.request
+        self.request = request or measurement.request
         # CUDA_VISIBLE_DEVICES leaves one card; some of torch's functions want its index.
         self.device = torch.device("cuda", 0) if self.request.device_type == "cuda" else torch.device("cpu")
         self.memory = Memory(self.device)
@@ -48,15 +53,15 @@ class Trial:
         self.model: nn.Module
         self.steps: Steps
         self.clocks: WindowClocks | None = None
+        self._saved: SavedState | None = None
+        self._ended = False
+        """The last phase has been recorded; what fails after it failed in none."""
         self._slow_seconds: list[float] = []
         """Of all steps before `steady`: what they took beyond a steady step is the price of compiling."""
 
     def run(self) -> None:
         """Measure. Raises whatever training raises, or `NotWhatItSays`; the measurement keeps what was seen."""
-        self.load()
-        if self.applied.warmup:
-            self.enter(Phase.WARMUP_BATCH)
-            self._slow_seconds.append(self.steps.warm_up())
+        self.build()
         self.first_step()
         self.settle()
         self.steady()
@@ -64,6 +69,15 @@ class Trial:
         if due := replays_of(self.request.workload, self.model):
             self.longest_batch(due)
         self.end_phase()
+        self._ended = True
+        self.saved_state()
+
+    def build(self) -> None:
+        """Make all ready for the first step; the warm-up batch is run where the strategy has one."""
+        self.load()
+        if self.applied.warmup:
+            self.enter(Phase.WARMUP_BATCH)
+            self._slow_seconds.append(self.steps.warm_up())
 
     @property
     def applied(self) -> Applied:
@@ -76,6 +90,7 @@ class Trial:
     def enter(self, phase: Phase) -> None:
         """End the current phase and begin `phase`."""
         self.end_phase()
+        self._ended = False
         self.m.phase, self.m.step, self.m.phase_started = phase, None, time.time()
         self.m.emit(Event(time=self.m.phase_started, event="phase", phase=phase))
 
@@ -102,6 +117,8 @@ class Trial:
 
     def end_failed_phase(self) -> None:
         """Record the peaks of the phase that an exception ended; how far it came is what a person asks."""
+        if self._ended:
+            return
         try:
             self.end_phase()
         except RuntimeError as error:  # a device error that stays: nothing answers any more
@@ -121,6 +138,8 @@ class Trial:
         self.m.history.start()
         self.m.health = CompileHealth(self.m.compiles, wants_plan=float(strategy["activation_memory_budget"]) < 1)
         self.model = load_model(request.workload, self.device, request.seed, self.m.notes)
+        with self.m.detecting("saved_state"):
+            self._saved = SavedState(self.model)
         self.m.model_seconds = time.time() - self.m.phase_started + self.m.phases[0].seconds
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
         self.memory.records_graphs = self.applied.records_graphs
@@ -134,15 +153,32 @@ class Trial:
     def first_step(self) -> None:
         """The first full step: compiles, and is compared with the reference's."""
         self.enter(Phase.FIRST_STEP)
-        probe = ParityProbe(self.model)
+        self.m.parity = self.first_full_step()
+        self._check_truth(self.m.parity)
+
+    def first_full_step(self, seed: int | None = None) -> Parity:
+        """Train the first whole batch and return its loss and gradient.
+
+        Args:
+            seed: of the random numbers of the step; None: they come as they come.
+        """
+        with self.m.detecting("parity"):
+            probe = ParityProbe(self.model)
         for _ in range(FP16_RETRIES):
+            if seed is not None:
+                torch.manual_seed(seed)
             scale = self.applied.scaler.get_scale()
-            loss, seconds = self._timed_step(self.steps.batches.step(0), before_update=probe.take)
+            loss, seconds = self._timed_step(self.steps.batches.step(0), before_update=lambda: self._take(probe))
             self._slow_seconds.append(seconds)
             if self.applied.scaler.get_scale() >= scale:
                 break  # else fp16 gradients overflowed, no parameter was changed and the scale was lowered
-        self.m.parity = probe.finish(loss)
-        self._check_truth(self.m.parity)
+        with self.m.detecting("parity"):
+            return probe.finish(loss)
+
+    def _take(self, probe: ParityProbe) -> None:
+        self.memory.synchronize()  # else the backward's time would be the detector's
+        with self.m.detecting("parity"):
+            probe.take()
 
     def _check_truth(self, parity: Parity) -> None:
         check_finite("loss", parity.loss, "the first step")
@@ -197,6 +233,18 @@ class Trial:
         """Replay what comes late: a recompile or another shape then lands on top of everything."""
         self.enter(Phase.LONGEST_BATCH)
         Replays(self.m, self.model, self.steps, self.memory).run(due)
+
+    def saved_state(self) -> None:
+        """Look whether what a run would save is a plain model's; after all that is measured.
+
+        Raises:
+            NotWhatItSays: it is not.
+        """
+        with self.m.detecting("saved_state"):
+            assert self._saved is not None
+            fault = self._saved.fault(self.model) or load_fault(self.model, self.request.workload, self.m.notes)
+        if fault is not None:
+            raise NotWhatItSays(FailureClass.WRONG_RESULT, None, fault)
 
     def _timed_step(
         self,

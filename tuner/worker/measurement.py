@@ -35,6 +35,7 @@ class Measurement:
     notes: list[str] = field(default_factory=list)
     throughput: Throughput | None = None
     parity: Parity | None = None
+    twin_parity: Parity | None = None
     applied: Applied | None = None
     health: CompileHealth | None = None
     compile_seconds: float = 0.0

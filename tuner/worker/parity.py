@@ -15,6 +15,10 @@ SAMPLED_ELEMENTS = 256
 """Of each tensor: 4,096 elements in all, 16 KiB on the device."""
 
 
+FIRST_LOSSES = 4
+"""Optimizer steps whose losses are kept, the first included."""
+
+
 class ParityProbe:
     """Samples the gradient between the last backward and the optimizer step of the first step.
 
@@ -27,7 +31,8 @@ class ParityProbe:
         self._trainable = [p for _, p in named]
         count = min(SAMPLED_TENSORS, len(named))
         self._sampled = [named[round(i * (len(named) - 1) / max(1, count - 1))][1] for i in range(count)]
-        self._before = torch.cat([_sample(p) for p in self._sampled])
+        # On the host: nothing of it lies on the device while the step has its peak.
+        self._before = torch.cat([_sample(p) for p in self._sampled]).cpu()
         self._gradient = torch.empty(0)
         self._norm = float("nan")
         self._without = 0
@@ -38,16 +43,18 @@ class ParityProbe:
         """Read the gradients. Called once, with unscaled gradients in place."""
         with torch.no_grad():
             self._without = sum(p.grad is None for p in self._trainable)
-            self._gradient = torch.cat([_sample(p.grad) if p.grad is not None else _zeros(p) for p in self._sampled])
+            taken = [_sample(p.grad) if p.grad is not None else _zeros(p) for p in self._sampled]
+            self._gradient = torch.cat(taken).cpu()
             found = [p.grad for p in self._trainable if p.grad is not None]
             norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in found]
             self._norm = float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
     def finish(self, loss: float) -> Parity:
         """Return what was read; `loss` is the mean over the step's trained tokens. Called after the optimizer step."""
-        after = torch.cat([_sample(p) for p in self._sampled])
+        after = torch.cat([_sample(p) for p in self._sampled]).cpu()
         return Parity(
             loss=_json_number(loss),
+            losses=(_json_number(loss),),
             gradient=tuple(_json_number(v) for v in self._gradient.float().tolist()),
             gradient_sizes=tuple(min(SAMPLED_ELEMENTS, p.numel()) for p in self._sampled),
             gradient_norm=_json_number(self._norm),
@@ -55,6 +62,11 @@ class ParityProbe:
             parameter_changed=bool((after != self._before).any()),
             with_dropout=self._with_dropout,
         )
+
+
+def with_loss(parity: Parity, loss: float) -> Parity:
+    """Return `parity` with the loss of one more step."""
+    return parity.model_copy(update={"losses": (*parity.losses, _json_number(loss))})
 
 
 def _positions(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,6 +18,7 @@ from tuner.worker.health import CompileHealth
 from tuner.worker.held import HeldMemory
 from tuner.worker.inventory import StepWatch
 from tuner.worker.measurement import Measurement
+from tuner.worker.parity import FIRST_LOSSES, with_loss
 from tuner.worker.settle import AT_MOST, QUIET, Observed, until_settled
 from tuner.worker.snapshot import History
 from tuner.worker.steps import Observer, Steps, Watch
@@ -78,7 +79,9 @@ class Settling:
     def _step(self, number: int) -> Observed:
         batch = self._batch(number)
         loss, seconds = self.timed_step(batch)
-        check_finite("loss", loss, f"step {number} of settle")
+        check_finite("loss", loss, f"step {number + 1}")  # the first step is step 1
+        if self.m.parity is not None and number < FIRST_LOSSES:
+            self.m.parity = with_loss(self.m.parity, loss)
         self.m.settle_steps = number
         self.slow_seconds.append(seconds)
         return Observed(

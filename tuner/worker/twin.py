@@ -1,0 +1,61 @@
+"""The twin test: two strategies in one process, one after the other, and what the same first step gives."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from tuner.kinds import Phase
+from tuner.measured import Parity
+from tuner.protocol import TrialRequest
+from tuner.worker.measure import Trial
+from tuner.worker.measurement import Measurement
+
+
+class TwinTest:
+    """Takes loss and gradient of one full batch under the request's `twin`, then under its strategy.
+
+    Model, data and the random numbers of the step are the same: whatever differs is the strategy's.
+    """
+
+    def __init__(self, measurement: Measurement) -> None:
+        assert measurement.request.twin is not None
+        self.m = measurement
+        self.request = measurement.request
+        self._trial: Trial
+
+    def run(self) -> None:
+        """Measure. Raises whatever training raises; the measurement keeps what was seen."""
+        assert self.request.twin is not None
+        self.m.twin_parity = self._first_step(self.request.model_copy(update={"strategy": self.request.twin}))
+        self._forget()
+        # The strategy comes last, so that what is reported of compiling is its own.
+        self.m.parity = self._first_step(self.request)
+        self._trial.end_phase()
+
+    def end_failed_phase(self) -> None:
+        """Record the peaks of the phase that an exception ended."""
+        self._trial.end_failed_phase()
+
+    def _first_step(self, request: TrialRequest) -> Parity:
+        trial = self._trial = Trial(self.m, request)
+        trial.build()
+        trial.enter(Phase.FIRST_STEP)
+        return trial.first_full_step(request.seed)
+
+    def _forget(self) -> None:
+        """Give back all that the first of the two holds: the second has to have the device to itself."""
+        if self.m.health is not None:
+            self.m.health.close()
+        self.m.health = self.m.applied = None
+        del self._trial
+        gc.collect()
+        torch._dynamo.reset()
+        if torch.cuda.is_available():
+            # torch 2.11 resets them only where a compiled backend was guarded on.
+            from torch._inductor.cudagraph_trees import reset_cudagraph_trees
+
+            reset_cudagraph_trees()
+            gc.collect()
+            torch.cuda.empty_cache()
