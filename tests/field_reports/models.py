@@ -314,6 +314,34 @@ def worse_when_compiled() -> nn.Module:
     return Model(partial(Compiled, factor=1.2))
 
 
+class Late(Block):
+    """Is multiplied by `factor` from its call number `since` on, counted from 0; where `compiled`, only when it is."""
+
+    def __init__(self, index: int, factor: float, since: int, compiled: bool) -> None:
+        super().__init__(index)
+        self.factor, self.since, self.compiled = factor, since, compiled
+        self.register_buffer("calls", torch.zeros((), dtype=torch.long), persistent=False)
+        self.calls: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = super().forward(x)
+        if self.compiled and not torch.compiler.is_compiling():
+            return x
+        x = x * torch.where(self.calls >= self.since, self.factor, 1.0)
+        self.calls.add_(1)
+        return x
+
+
+def worse_from_the_second_step() -> nn.Module:
+    """When compiled: the first step, which is compared tensor by tensor, is right."""
+    return Model(partial(Late, factor=3.0, since=1, compiled=True))
+
+
+def nan_from_the_third_step() -> nn.Module:
+    """Compiled or not."""
+    return Model(partial(Late, factor=float("nan"), since=2, compiled=False))
+
+
 class Dropping(Block):
     """With dropout."""
 

@@ -7,7 +7,8 @@ import math
 import pytest
 
 from tests.tuner.trials import parity
-from tuner.parity import TOLERANCE, fault, is_finite, relative_difference
+from tuner.measured import Parity
+from tuner.parity import LARGEST, TOLERANCE, Spread, fault, is_finite, relative_difference, spread
 from tuner.workload import Precision
 
 
@@ -80,3 +81,87 @@ def test_a_small_tensor_is_not_hidden_by_a_large_one() -> None:
     assert "gradient" in str(fault(wrong, reference, half, layers=2))
     # Where tokens are routed, a single expert may get none of them.
     assert fault(wrong, reference, half, layers=2, routed=True) is None
+
+
+# The losses of the first steps.
+
+
+def losses(*values: float) -> Parity:
+    return parity(losses=(2.0, *values))
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ((2.0, 2.0, 2.0), None),
+        ((2.039, 2.15, 2.6), None),  # 2, 8 and 32 % are allowed
+        ((2.05, 2.0, 2.0), "loss of step 2"),
+        ((2.0, 2.2, 2.0), "loss of step 3"),
+        ((2.0, 2.0, 3.0), "loss of step 4"),
+        ((2.0, math.nan, 2.0), "loss of step 3"),
+        ((2.0,), None),  # a trial that ended early
+    ],
+)
+def test_the_first_losses(measured: tuple[float, ...], words: str | None) -> None:
+    found = fault(losses(*measured), losses(2.0, 2.0, 2.0), TOLERANCE[Precision.BF16_TRUE])
+    assert (found is None) if words is None else (found is not None and words in found)
+
+
+def test_old_records_have_no_losses() -> None:
+    assert fault(losses(3.0), parity(), TOLERANCE[Precision.BF16_TRUE]) is None
+
+
+def test_another_optimizer_trains_on_its_own() -> None:
+    assert fault(losses(3.0), losses(2.0), TOLERANCE[Precision.BF16_TRUE], later=False) is None
+
+
+def test_the_loss_may_differ_more_with_every_step_and_never_by_anything() -> None:
+    half = TOLERANCE[Precision.BF16_TRUE]
+    allowed = [half.of_loss(step) for step in range(8)]
+    assert allowed == sorted(allowed) and allowed[0] == half.loss and max(allowed) == LARGEST
+
+
+# What eager runs differ by.
+
+
+def test_the_spread_of_eager_runs() -> None:
+    reference = losses(2.0, 2.0)
+    one = losses(2.02, 2.0).model_copy(update={"gradient": (3.0, 4.5)})  # 10 %
+    two = losses(2.0, 2.2).model_copy(update={"gradient": (3.0, 4.25)})
+    found = spread(reference, [one, two])
+    assert found is not None and found.gradient == pytest.approx(0.1)
+    assert found.later_losses == pytest.approx((0.01, 0.1))
+
+
+@pytest.mark.parametrize("others", [[], [parity(gradient=(1.0,))]])
+def test_no_spread_without_others(others: list[Parity]) -> None:
+    assert spread(parity(), others) is None
+
+
+def test_with_dropout_there_is_no_spread() -> None:
+    assert spread(parity(with_dropout=True), [parity(with_dropout=True)]) is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "layers", "allowed"),
+    [
+        (0.01, 2, 0.08),  # below the table: the table
+        (0.06, 2, 0.12),  # above half of it: twice what was measured
+        (0.121, 32, 0.48),
+        (0.4, 2, LARGEST),
+    ],
+)
+def test_the_tolerance_is_twice_the_spread_where_that_is_more(measured: float, layers: int, allowed: float) -> None:
+    half = TOLERANCE[Precision.BF16_MIXED].widened(Spread(gradient=measured, later_losses=()))
+    assert half.of_gradient(layers) == pytest.approx(allowed)
+    assert half.loss == TOLERANCE[Precision.BF16_MIXED].loss, "roundings cancel out in a mean"
+
+
+def test_later_losses_widen_too() -> None:
+    half = TOLERANCE[Precision.BF16_MIXED].widened(Spread(gradient=0.0, later_losses=(0.001, 0.2)))
+    assert half.of_loss(1) == TOLERANCE[Precision.BF16_MIXED].of_loss(1)
+    assert half.of_loss(2) == pytest.approx(0.4)
+
+
+def test_nothing_measured_widens_nothing() -> None:
+    assert TOLERANCE[Precision.BF16_MIXED].widened(None) == TOLERANCE[Precision.BF16_MIXED]

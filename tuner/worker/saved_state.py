@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tuner.worker.load import load_model
-from tuner.workload import Adapter, ModelKind, Workload
+from tuner.workload import Adapter, Workload
 
 
 class SavedState:
@@ -26,7 +27,7 @@ class SavedState:
             if name not in now:
                 return f"saved state: the key {name} is gone{_instead(now, self._shapes)}"
             if now[name] != shape:
-                return f"saved state: {name} has the shape {list(now[name])}, before the strategy {list(shape)}"
+                return f"saved state: {name} has the shape {now[name]}, before the strategy {shape}"
         if added := next((name for name in now if name not in self._shapes), None):
             return f"saved state: the key {added} was not there before the strategy"
         return _untied(self._tied, _tied(model))
@@ -55,20 +56,27 @@ def _plain_twin(workload: Workload, notes: list[str]) -> nn.Module | None:
         return None
     plain = workload.model_copy(update={"init": "random"})
     try:
-        with _without_memory(workload):
+        with NothingOnTheCard():
             return load_model(plain, torch.device("meta"), seed=0)
     except (Exception, SystemExit) as error:  # the border to code that is not ours: anything may come
         notes.append(f"saved state: keys and shapes alone were compared: {_why(error)}")
         return None
 
 
-def _without_memory(workload: Workload) -> contextlib.AbstractContextManager[object]:
-    """A user's function may ask for a device by name: what it makes there must be nothing real."""
-    if workload.model_kind is not ModelKind.FUNCTION:
-        return contextlib.nullcontext()
-    from torch._subclasses.fake_tensor import FakeTensorMode
+class NothingOnTheCard(TorchDispatchMode):
+    """Refuses every tensor that is asked for on a card: a user's function may name one itself.
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    PEFT makes its few small tensors on the host and moves them.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run `func`, unless it names such a device."""
+        asked = (kwargs or {}).get("device")
+        if asked is not None and torch.device(asked).type not in ("meta", "cpu"):
+            raise RuntimeError(f"it asks for a tensor on {asked}")
+        return func(*args, **(kwargs or {}))
 
 
 def _why(error: BaseException) -> str:

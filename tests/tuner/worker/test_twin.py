@@ -1,0 +1,155 @@
+"""The twin test, for real: what torch makes of random masks that it computes again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import detect_fake_mode
+from torch._inductor.compile_fx import partition_fn
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
+
+from tests.tuner.worker.workloads import measurement, shaped, users
+from tuner.kinds import Kind, Phase
+from tuner.measured import Parity
+from tuner.outcome import Outcome, Verdict, classify_twin
+from tuner.protocol import Attempt
+from tuner.space import canonical
+from tuner.worker.__main__ import make_result
+from tuner.worker.ended import failure_of
+from tuner.worker.twin import TwinTest
+from tuner.workload import Adapter, Lengths, Workload
+
+LAYER = {"mode": "default", "scope": "layer"}
+CHECKPOINTED = {"checkpointing": "every-block"}
+SHOWS_IT = {"hidden_size": 16, "intermediate_size": 43, "num_attention_heads": 2, "num_key_value_heads": 2}
+"""With one sequence of 16 tokens and a rank of 1 torch 2.13 draws the masks anew at 0.4, and not at 0.5."""
+
+
+def lora(dropout: float) -> Workload:
+    return shaped(
+        config=SHOWS_IT, adapter=Adapter.LORA, lora_rank=1, dropout=dropout, lengths=Lengths.fixed(16), batch_size=1
+    )
+
+
+def tested(workload: Workload, strategy: dict[str, Any], twin: dict[str, Any]) -> tuple[TwinTest, Verdict]:
+    """Run a test in this process; return it with what the parent makes of it."""
+    made = measurement(workload, [], **strategy)
+    made.request = made.request.model_copy(update={"twin": canonical(twin)})
+    test, failure = TwinTest(made), None
+    try:
+        test.run()
+    except Exception as error:
+        failure = failure_of(error, made)
+        test.end_failed_phase()
+    finally:
+        if made.health is not None:
+            made.health.close()
+    result = make_result(made.request, made, failure)
+    attempt = Attempt(request=made.request, exit_code=0, result=result, started_at=0.0, seconds=1.0)
+    return test, classify_twin(attempt)
+
+
+@pytest.fixture
+def partitioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """inductor's own passes, random numbers and partitioner, and no generated code: a tenth of the time."""
+    compile_in_place: Callable[..., Any] = nn.Module.compile
+
+    def partition(graph: Any, joint_inputs: Any, **rest: Any) -> Any:
+        held = [node.meta.get("val") for node in graph.graph.nodes if node.op == "placeholder"]
+        with V.set_fake_mode(detect_fake_mode(held)):
+            return partition_fn(graph, joint_inputs, **rest)
+
+    backend = aot_autograd(
+        fw_compiler=_as_it_is, bw_compiler=_as_it_is, partition_fn=partition, decompositions=select_decomp_table
+    )
+
+    def quick(module: nn.Module, *, mode: str, **options: Any) -> None:
+        compile_in_place(module, backend=backend, **options)
+
+    monkeypatch.setattr(nn.Module, "compile", quick)
+
+
+def _as_it_is(graph: Any, _: Any) -> Any:
+    from functorch.compile import make_boxed_func
+
+    return make_boxed_func(graph.forward)
+
+
+@pytest.mark.usefixtures("partitioned")
+@pytest.mark.parametrize(
+    ("dropout", "recomputing", "right"),
+    [
+        (0.05, {"activation_memory_budget": 0.4}, False),
+        (0.05, {"activation_memory_budget": 0.5}, True),
+        (0.05, {"activation_memory_budget": 0.9}, True),
+        (0.05, CHECKPOINTED, True),
+        (0.0, {"activation_memory_budget": 0.4}, True),
+        (0.0, {"activation_memory_budget": 0.9}, True),
+        (0.0, CHECKPOINTED, True),
+    ],
+)
+def test_masks_drawn_anew_are_a_wrong_result(dropout: float, recomputing: dict[str, Any], right: bool) -> None:
+    _, verdict = tested(lora(dropout), LAYER | recomputing, LAYER)
+    expected = (Outcome.OK, None) if right else (Outcome.WRONG_RESULT, Kind.NUMERICS)
+    assert (verdict.outcome, verdict.kind) == expected, verdict.detail
+
+
+def test_the_same_with_generated_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    test, verdict = tested(lora(0.05), LAYER | {"activation_memory_budget": 0.4}, LAYER)
+    assert (verdict.outcome, verdict.kind) == (Outcome.WRONG_RESULT, Kind.NUMERICS), verdict.detail
+    assert "its twin" in verdict.detail
+    assert test.m.throughput is None
+
+
+def test_checkpointing_draws_the_same_masks_in_eager(tmp_path: Path) -> None:
+    test, verdict = tested(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
+    assert verdict.outcome is Outcome.OK and "the gradient by 0.00%" in verdict.detail
+    own, other = test.m.parity, test.m.twin_parity
+    assert own is not None and other is not None and own.with_dropout and other.with_dropout
+    phases = [record.phase for record in test.m.phases]
+    assert phases == [Phase.START, *[Phase.LOAD, Phase.FIRST_STEP] * 2]
+
+
+def test_another_seed_would_draw_others() -> None:
+    """The control: it is the seed that makes the masks the same."""
+
+    def loss(seed: int) -> Parity:
+        from tuner.worker.measure import Trial
+
+        trial = Trial(measurement(users("with_dropout", dropout=0.1), []))
+        trial.build()
+        return trial.first_full_step(seed)
+
+    assert loss(1) == loss(1) != loss(2)
+
+
+def test_what_fails_under_the_first_has_no_second() -> None:
+    test, verdict = tested(users("raises"), CHECKPOINTED, {})
+    assert test.m.twin_parity is None and test.m.parity is None
+    assert verdict.outcome is Outcome.CRASH and verdict.phase is Phase.LOAD
+
+
+def test_the_first_of_the_two_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import weakref
+
+    from tuner.worker import twin
+    from tuner.worker.measure import Trial
+
+    models: list[Any] = []
+
+    class Watched(Trial):
+        def build(self) -> None:
+            assert all(model() is None for model in models), "the first model is still there"
+            super().build()
+            models.append(weakref.ref(self.model))
+
+    monkeypatch.setattr(twin, "Trial", Watched)
+    tested(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
+    assert len(models) == 2
