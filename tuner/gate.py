@@ -125,6 +125,7 @@ class Gate:
             budget_bytes=requests.limits.budget_bytes,
             limit_bytes=requests.limits.limit_bytes,
             cap_bytes=requests.cap_bytes(strategy),
+            deadlines=requests.deadlines,
             seed=requests.seed,
             twin_uuid=finding.uuid,
             started_at=time.time(),

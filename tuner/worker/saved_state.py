@@ -69,6 +69,9 @@ class NothingOnTheCard(TorchDispatchMode):
     PEFT makes its few small tensors on the host and moves them.
     """
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
