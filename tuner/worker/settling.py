@@ -61,7 +61,8 @@ class Settling:
         """
         at_least = 4 if self.m.request.strategy["mode"] in GRAPH_MODES else 3
         found = until_settled(self._step, self._health().activity(), at_least, self.memory.rises_bytes)
-        if found.active:
+        # Past the recompile limit nothing is compiled any more: that is what `_observe` says, with its step.
+        if found.active and not self._health().report(0.0).recompile_limit_hit:
             guard = self._health().last_recompile()
             cause = f"recompiling: {guard}" if guard else "compiling or recording CUDA graphs"
             detail = f"in the last third of {AT_MOST} steps still {cause}"
