@@ -10,7 +10,7 @@ from tuner.errors import FULL, full_disk
 
 _SHOWN = 300
 """Characters of a message."""
-_COMPILERS = ("torch._inductor", "torch._dynamo", "triton")
+_COMPILERS = ("torch._inductor", "triton")
 _LOST = re.compile(r"fatal error: .*No such file|cannot open output file|cannot execute|command not found")
 """What a C++ compiler says that has lost a header, its folder or a part of itself; never of the code it was given."""
 
@@ -51,7 +51,8 @@ def machine_fault(error: BaseException, cache_dir: str | None = None) -> str | N
         cache_dir: the trial's compile cache: what fails in there is no code of the user's.
     """
     links = list(chain(error))
-    compiling = any(type(link).__module__.startswith(_COMPILERS) for link in links)
+    # What dynamo raises may also stand before an error of the user's own function; what wraps another may not.
+    compiling = any(type(link).__module__.startswith(_COMPILERS) or hasattr(link, "inner_exception") for link in links)
     full = next((link for link in links if isinstance(link, OSError) and link.errno in FULL), None)
     if full is not None:
         return f"nothing can be written any more: {full.filename or 'a file'}: {full.strerror}"

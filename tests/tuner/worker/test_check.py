@@ -124,3 +124,12 @@ def test_a_bare_error_counts_where_it_is_of_the_trials_own_cache() -> None:
 )
 def test_what_a_strategy_did_itself_is_not_the_machines(error: Exception) -> None:
     assert machine_fault(inductors(error)) is None
+
+
+def test_a_file_that_the_users_function_misses_is_the_users_though_dynamo_had_a_word_before() -> None:
+    class Unsupported(RuntimeError):
+        __module__ = "torch._dynamo.exc"
+
+    error = FileNotFoundError(2, "No such file or directory", "/home/me/data.bin")
+    error.__context__ = Unsupported("open")
+    assert machine_fault(error, "/studies/s/compile-cache") is None
