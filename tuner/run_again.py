@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from strategies.knob import Conflict, Severity, Target
@@ -22,6 +23,7 @@ from tuner.protocol import Attempt
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import conflict_of, describe, fingerprint
 from tuner.spec import make_target, read_spec
+from tuner.twins import Twins
 from tuner.units import GIB, format_duration
 from tuner.workload import ModelKind
 
@@ -72,6 +74,8 @@ def run_plan(
         requests.deadlines = run_deadlines(plan) | spec.deadline
         ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
         requests.learn(ledger.records)
+        twins = Twins(study, bench.target, requests, bench.records.for_key)
+        _refuse_untested(plan, bench.target, twins)
         if (outside := outside_bytes(plan, bench)) is not None:
             requests.take_outside(plan.strategy, outside)
         folder = requests.folder("run")
@@ -89,7 +93,12 @@ def run_plan(
         if (problem := user_error(attempt)) is not None:
             raise WrongInput("the user's code", problem)
         reference = ledger.reference(request.seed, fingerprint(plan.strategy))
-        verdict = classify(attempt, reference=reference, tolerance=ledger.tolerance(request.seed))
+        verdict = classify(
+            attempt,
+            reference=reference,
+            tolerance=ledger.tolerance(request.seed),
+            on_slice=twins.checked_on_slice(plan.strategy),
+        )
         record = requests.record(attempt, verdict, role="run", source="run", number=None)
         record = ledger.remarked(record)
         if is_new:
@@ -103,6 +112,20 @@ def run_plan(
     if record.outcome is Outcome.DEVICE_NOT_CLEAN:
         raise MachineError(record.detail)
     return record
+
+
+def _refuse_untested(plan: ExportedPlan, target: Target, twins: Twins) -> None:
+    """Refuse what a twin test found wrong, and what is known to be wrong where none was made here.
+
+    Raises:
+        WrongInput: the strategy trains another step under the plan's dropout.
+    """
+    test = twins.recomputed(plan.strategy)
+    finding = None if test is None else twins.finding(test)
+    if finding is None:
+        _refuse_impossible(plan, replace(target, untested_dropout=plan.workload.dropout > 0))
+    elif (refusal := twins.refusal(plan.strategy, finding)) is not None:
+        raise WrongInput("strategy", f"cannot work here: {refusal[2]}", describe(plan.strategy))
 
 
 def _asked(plan: ExportedPlan, flags: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,8 @@ def figures(record: TrialRecord, limit_bytes: int) -> str:
 
 def result_words(record: TrialRecord, limit_bytes: int) -> str:
     """What happened to a trial, in one line: figures where there are any, else the cause."""
+    if record.role == "twin" and record.outcome is Outcome.OK:
+        return f"{cause(record)}: {record.detail}"  # it measures neither speed nor peak
     if record.outcome in (Outcome.OK, Outcome.OVER_BUDGET):
         remark = f" ({record.detail})" if record.outcome is Outcome.OK and record.detail else ""
         return f"{cause(record)}: {figures(record, limit_bytes)}{remark}"

@@ -11,7 +11,7 @@ import pytest
 from tests.tuner.trials import attempt, parity, request, result
 from tuner.kinds import FailureClass, Flag, KillReason, Kind, Phase, Replay
 from tuner.measured import CompileReport, GraphBreak, Parity, PhaseRecord
-from tuner.outcome import Outcome, classify, user_error
+from tuner.outcome import Outcome, Verdict, classify, classify_twin, user_error
 from tuner.protocol import Event, Failure, TrialResult
 from tuner.units import GIB
 from tuner.workload import Precision, Workload
@@ -314,3 +314,56 @@ def test_flags(retries: dict[str, int]) -> None:
     verdict = classify(attempt(request(emulated=True), result=tried, shared_card=True), reference=parity())
     assert verdict.flags == (Flag.COLD, Flag.NOISY, Flag.TIGHT, Flag.EMULATED, Flag.SHARED_CARD)
     assert verdict.outcome is Outcome.OK
+
+
+# Twin tests.
+
+
+def both(twin: dict[str, Any] | None = None, layers: int = 2, **own: Any) -> Verdict:
+    """What a twin test comes to, in bf16."""
+    other = None if twin is None else parity(**{"with_dropout": True} | twin)
+    result = measured(parity=parity(with_dropout=True, **own), twin_parity=other, throughput=None, layers=layers)
+    return classify_twin(attempt(request(twin={"mode": "off"}), result=result))
+
+
+def test_a_twin_test_compares_under_dropout() -> None:
+    fine = both({}, gradient=(3.0, 4.05))
+    assert (fine.outcome, fine.kind) == (Outcome.OK, None) and "the gradient by 1.00%" in fine.detail
+    wrong = both({}, gradient=(3.0, 4.9))  # 18 %
+    assert (wrong.outcome, wrong.kind) == (Outcome.WRONG_RESULT, Kind.NUMERICS)
+    assert "the gradient differs from its twin's by 18.00%" in wrong.detail
+
+
+def test_a_twin_test_needs_no_figures_of_speed() -> None:
+    assert both({}).outcome is Outcome.OK
+
+
+@pytest.mark.parametrize("twin", [None, {"loss": math.nan}, {"gradient_norm": 0.0}])
+def test_a_twin_that_gives_nothing_decides_nothing(twin: dict[str, Any] | None) -> None:
+    assert both(twin).outcome is Outcome.CRASH
+
+
+def test_a_strategy_that_is_wrong_by_itself_is_told_as_that() -> None:
+    assert both({}, loss=math.nan).kind is Kind.NAN
+    assert both({}, gradient_norm=0.0).kind is Kind.NO_GRADIENT
+
+
+def test_a_twin_test_ends_like_any_trial() -> None:
+    died = attempt(request(twin={}), result=failed(FailureClass.OOM))
+    assert classify_twin(died).outcome is Outcome.OOM
+    assert classify_twin(attempt(kill_reason=KillReason.CANCELLED)).outcome is Outcome.INTERRUPTED
+    assert classify_twin(attempt(exit_code=1)).outcome is Outcome.CRASH
+
+
+def test_what_was_compared_on_a_slice_says_that() -> None:
+    tried = attempt(request(strategy=LAYER), result=measured(parity=parity(), compile=GOOD))
+    assert classify(tried, on_slice=True).flags == (Flag.CHECKED_ON_SLICE,)
+    assert classify(tried, reference=parity(), on_slice=True).flags == ()
+
+
+def test_another_optimizers_later_losses_are_its_own() -> None:
+    later = parity(losses=(2.0, 3.0))
+    for optimizer, outcome in (("adamw", Outcome.WRONG_RESULT), ("adamw-8bit", Outcome.OK)):
+        asked = request(strategy={"optimizer": optimizer})
+        found = classify(attempt(asked, result=measured(parity=later)), reference=parity(losses=(2.0, 2.0)))
+        assert found.outcome is outcome

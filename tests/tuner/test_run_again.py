@@ -20,6 +20,7 @@ from tuner.kinds import Phase
 from tuner.model_source import find_model
 from tuner.outcome import Outcome
 from tuner.plan import ExportedPlan
+from tuner.protocol import TrialRequest
 from tuner.record import TrialRecord, best
 from tuner.records import Records
 from tuner.requests import Requests
@@ -212,6 +213,26 @@ def test_an_impossible_one_is_refused_before_anything_is_written(bench: Bench) -
         run(bench, paged, flags={"storage": "sqlite:///new/other.db"})
     assert "optimizer=adamw-8bit-paged" in str(caught.value) and caught.value.exit_code == 2
     assert not (bench_folder() / "new").exists()
+
+
+def test_under_dropout_a_run_heeds_the_twin_test(bench: Bench) -> None:
+    wrong: set[float] = {0.9}
+
+    def masks_drawn_anew(request: TrialRequest, proof: bool) -> End | None:
+        anew = request.strategy["activation_memory_budget"] in wrong
+        return End(gradient=(4.0, 3.0)) if request.twin is not None and anew else None
+
+    _, plan = searched(bench, answer=masks_drawn_anew, dropout=0.05)
+
+    def of(value: float) -> ExportedPlan:
+        return plan.model_copy(update={"strategy": canonical({**LAYER, "activation_memory_budget": value})})
+
+    with pytest.raises(WrongInput, match="cannot work here: found on 2 layers"):
+        run(bench, of(0.9))
+    with pytest.raises(WrongInput, match="no twin test says otherwise here"):
+        run(bench, of(0.4))
+    record, _ = run(bench, of(0.5))
+    assert record.outcome is Outcome.OK, "not tested, and not known to be wrong"
 
 
 def test_a_smaller_budget_is_the_runs_own(bench: Bench) -> None:

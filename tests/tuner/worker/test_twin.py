@@ -38,7 +38,7 @@ def lora(dropout: float) -> Workload:
     )
 
 
-def tested(workload: Workload, strategy: dict[str, Any], twin: dict[str, Any]) -> tuple[TwinTest, Verdict]:
+def under_both(workload: Workload, strategy: dict[str, Any], twin: dict[str, Any]) -> tuple[TwinTest, Verdict]:
     """Run a test in this process; return it with what the parent makes of it."""
     made = measurement(workload, [], **strategy)
     made.request = made.request.model_copy(update={"twin": canonical(twin)})
@@ -107,21 +107,21 @@ def _from_seed(size: list[int], seed: torch.Tensor, mode: str, **_: Any) -> torc
     ],
 )
 def test_masks_drawn_anew_are_a_wrong_result(dropout: float, recomputing: dict[str, Any], right: bool) -> None:
-    _, verdict = tested(lora(dropout), LAYER | recomputing, LAYER)
+    _, verdict = under_both(lora(dropout), LAYER | recomputing, LAYER)
     expected = (Outcome.OK, None) if right else (Outcome.WRONG_RESULT, Kind.NUMERICS)
     assert (verdict.outcome, verdict.kind) == expected, verdict.detail
 
 
 def test_the_same_with_generated_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    test, verdict = tested(lora(0.05), LAYER | {"activation_memory_budget": 0.4}, LAYER)
+    test, verdict = under_both(lora(0.05), LAYER | {"activation_memory_budget": 0.4}, LAYER)
     assert (verdict.outcome, verdict.kind) == (Outcome.WRONG_RESULT, Kind.NUMERICS), verdict.detail
     assert "its twin" in verdict.detail
     assert test.m.throughput is None
 
 
 def test_checkpointing_draws_the_same_masks_in_eager(tmp_path: Path) -> None:
-    test, verdict = tested(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
+    test, verdict = under_both(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
     assert verdict.outcome is Outcome.OK and "the gradient by 0.00%" in verdict.detail
     own, other = test.m.parity, test.m.twin_parity
     assert own is not None and other is not None and own.with_dropout and other.with_dropout
@@ -143,7 +143,7 @@ def test_another_seed_would_draw_others() -> None:
 
 
 def test_what_fails_under_the_first_has_no_second() -> None:
-    test, verdict = tested(users("raises"), CHECKPOINTED, {})
+    test, verdict = under_both(users("raises"), CHECKPOINTED, {})
     assert test.m.twin_parity is None and test.m.parity is None
     assert verdict.outcome is Outcome.CRASH and verdict.phase is Phase.LOAD
 
@@ -163,5 +163,5 @@ def test_the_first_of_the_two_is_given_back(monkeypatch: pytest.MonkeyPatch) -> 
             models.append(weakref.ref(self.model))
 
     monkeypatch.setattr(twin, "Trial", Watched)
-    tested(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
+    under_both(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
     assert len(models) == 2
