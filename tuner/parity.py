@@ -14,7 +14,8 @@ LARGEST = 0.5
 """No gradient may differ by more, however deep the model: dropout masks drawn anew make it 0.7."""
 LOSS_GROWTH = 4.0
 """How much more the loss of each further step may differ. AdamW's first step moves every element by the learning
-rate, whatever the size of its gradient, so what only rounding decides goes either way; from there it grows."""
+rate, whatever the size of its gradient, so what only rounding decides goes either way; from there it grows.
+Healthy runs of 8 small layers in bf16 stay within 0.01 % for four steps; no figure is there for large models."""
 OVER_EAGER = 2.0
 """What is allowed against the largest difference between eager runs of the study."""
 
