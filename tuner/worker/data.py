@@ -60,6 +60,10 @@ class Batches:
             self._steps.append(self._make(len(self._steps)))
         return self._steps[position]
 
+    def fresh(self, index: int) -> StepBatch:
+        """Return a step of the workload's lengths that `step` never returns."""
+        return self._make(self.distinct + index)
+
     def prepare(self) -> None:
         """Put all distinct batches on the device, so that no step pays for them."""
         self.step(self.distinct - 1)

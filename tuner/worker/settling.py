@@ -12,6 +12,7 @@ from strategies.knob import GRAPH_MODES
 from tuner.build import scope_modules
 from tuner.evidence import compile_fault
 from tuner.kinds import FailureClass, Flag, Kind
+from tuner.units import format_size
 from tuner.worker.data import StepBatch
 from tuner.worker.failure import NotWhatItSays, check_finite
 from tuner.worker.health import CompileHealth
@@ -23,6 +24,9 @@ from tuner.worker.settle import AT_MOST, QUIET, Observed, until_settled
 from tuner.worker.snapshot import History
 from tuner.worker.steps import Observer, Steps, Watch
 from tuner.worker.window import first_steps
+
+FRESH_BATCHES = 3
+"""Of lengths that were not run yet: enough to see whether training would go on recording."""
 
 
 class TimedStep(Protocol):
@@ -72,6 +76,7 @@ class Settling:
             self.held.check()
         if not found.level:
             self.m.flags.append(Flag.NOISY)
+        self._meet_fresh_lengths()
         self._observe()
         self._take_stock()
         self.held.settled(found.held, self.m.step or 0)
@@ -106,6 +111,29 @@ class Settling:
         typical = statistics.median(self.slow_seconds[-QUIET:])
         steady = first_steps(self.m.request, typical, self.steps.applied.accumulation, noisy=True)
         return number < min(self.steps.batches.distinct, steady)
+
+    def _meet_fresh_lengths(self) -> None:
+        """Refuse CUDA graphs that are recorded anew for each length: batches that repeat do not show it.
+
+        Raises:
+            NotWhatItSays: so it is.
+        """
+        if self.m.request.strategy["mode"] not in GRAPH_MODES or not self.m.request.workload.lengths.vary:
+            return
+        health = self._health()
+        before, held = health.recorded_graphs(), self.memory.graph_pool_bytes()
+        for index in range(FRESH_BATCHES):
+            batch = self.steps.batches.fresh(index)
+            for _ in range(2):  # the first call of a new shape only warms up
+                self.timed_step(batch)
+        if (more := health.recorded_graphs() - before) > 0:
+            pools = self.memory.graph_pool_bytes()
+            rose = "" if held is None or pools is None else f", and their pools rose by {format_size(pools - held)}"
+            detail = (
+                f"{FRESH_BATCHES} batches of lengths not met before had {more} CUDA graphs recorded{rose}: "
+                f"training would go on recording ({before} before)"
+            )
+            raise NotWhatItSays(FailureClass.UNSTABLE, None, detail)
 
     def _observe(self) -> None:
         """See which of the chosen modules really run compiled code; here, never in `steady`."""
