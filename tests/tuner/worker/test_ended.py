@@ -27,6 +27,13 @@ def test_an_out_of_memory_is_of_the_step_in_progress(m: Measurement) -> None:
     assert failure.detail == "the allocator was asked for 2.00 GiB more, in step 7 of steady"
 
 
+@pytest.mark.parametrize("phase", [Phase.START, Phase.LOAD, Phase.WARMUP_BATCH])
+def test_no_step_where_there_are_none(m: Measurement, phase: Phase) -> None:
+    m.phase, m.step = phase, None
+    failure = failure_of(NO_MORE, m)
+    assert (failure.step, failure.detail) == (None, f"the allocator was asked for 2.00 GiB more, in {phase}")
+
+
 def test_what_measuring_finds_is_of_the_step_that_has_ended(m: Measurement) -> None:
     failure = failure_of(NotWhatItSays(FailureClass.UNSTABLE, None, "it rises"), m)
     assert (failure.step, failure.detail) == (6, "it rises")
