@@ -23,7 +23,8 @@ class TwinTest:
         assert measurement.request.twin is not None
         self.m = measurement
         self.request = measurement.request
-        self._trial: Trial
+        self._trial: Trial | None = None
+        """The one that holds the device; None between the two."""
 
     def run(self) -> None:
         """Measure. Raises whatever training raises; the measurement keeps what was seen."""
@@ -32,11 +33,13 @@ class TwinTest:
         self._forget()
         # The strategy comes last, so that what is reported of compiling is its own.
         self.m.parity = self._first_step(self.request)
+        assert self._trial is not None
         self._trial.end_phase()
 
     def end_failed_phase(self) -> None:
         """Record the peaks of the phase that an exception ended."""
-        self._trial.end_failed_phase()
+        if self._trial is not None:
+            self._trial.end_failed_phase()
 
     def _first_step(self, request: TrialRequest) -> Parity:
         trial = self._trial = Trial(self.m, request)
@@ -49,7 +52,7 @@ class TwinTest:
         if self.m.health is not None:
             self.m.health.close()
         self.m.health = self.m.applied = None
-        del self._trial
+        self._trial = None
         gc.collect()
         torch._dynamo.reset()
         if torch.cuda.is_available():

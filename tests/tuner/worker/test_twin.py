@@ -148,6 +148,16 @@ def test_what_fails_under_the_first_has_no_second() -> None:
     assert verdict.outcome is Outcome.CRASH and verdict.phase is Phase.LOAD
 
 
+def test_an_error_between_the_two_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch._dynamo, "reset", fail)
+    test, verdict = under_both(users("with_dropout", dropout=0.1), CHECKPOINTED, {})
+    assert verdict.outcome is Outcome.CRASH and "launch failure" in verdict.detail
+    assert test.m.twin_parity is not None and test.m.parity is None
+
+
 def test_the_first_of_the_two_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     import weakref
 
