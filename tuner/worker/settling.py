@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Callable
 from typing import Protocol
@@ -26,7 +27,9 @@ from tuner.worker.steps import Observer, Steps, Watch
 from tuner.worker.window import first_steps
 
 FRESH_BATCHES = 3
-"""Of lengths that were not run yet: enough to see whether training would go on recording."""
+"""Steps that were not run yet: enough to see whether training would go on recording."""
+GO_ON = 2
+"""Of these so many have to record something: a list of lengths has a rare one that was not met."""
 
 
 class TimedStep(Protocol):
@@ -121,12 +124,15 @@ class Settling:
         if self.m.request.strategy["mode"] not in GRAPH_MODES or not self.m.request.workload.lengths.vary:
             return
         health = self._health()
-        before, held = health.recorded_graphs(), self.memory.graph_pool_bytes()
+        counts, held = [health.recorded_graphs()], self.memory.graph_pool_bytes()
         for index in range(FRESH_BATCHES):
             batch = self.steps.batches.fresh(index)
             for _ in range(2):  # the first call of a new shape only warms up
                 self.timed_step(batch)
-        if (more := health.recorded_graphs() - before) > 0:
+            counts.append(health.recorded_graphs())
+        before, more = counts[0], counts[-1] - counts[0]
+        recorded = sum(now > then for then, now in itertools.pairwise(counts))
+        if recorded >= GO_ON:
             pools = self.memory.graph_pool_bytes()
             rose = "" if held is None or pools is None else f", and their pools rose by {format_size(pools - held)}"
             detail = (
@@ -134,6 +140,9 @@ class Settling:
                 f"training would go on recording ({before} before)"
             )
             raise NotWhatItSays(FailureClass.UNSTABLE, None, detail)
+        if recorded:
+            said = f"{recorded} of {FRESH_BATCHES} batches of lengths not met before had {more} CUDA graphs recorded"
+            self.m.notes.append(f"settle: {said}")
 
     def _observe(self) -> None:
         """See which of the chosen modules really run compiled code; here, never in `steady`."""

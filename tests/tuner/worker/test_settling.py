@@ -65,6 +65,12 @@ def test_few_lengths_that_were_all_met_are_healthy() -> None:
     settling(Recorder({2, 3}), [3, 2, 3], "reduce-overhead", VARIED)._meet_fresh_lengths()
 
 
+def test_one_rare_length_of_a_list_that_was_not_met_is_healthy() -> None:
+    found = settling(Recorder({2, 3}), [3, 9, 2], "reduce-overhead", VARIED)
+    found._meet_fresh_lengths()
+    assert found.m.notes == ["settle: 1 of 3 batches of lengths not met before had 1 CUDA graphs recorded"]
+
+
 @pytest.mark.parametrize(("mode", "lengths"), [("default", VARIED), ("reduce-overhead", Lengths.fixed(9))])
 def test_nothing_is_run_where_there_is_no_question(mode: str, lengths: Lengths) -> None:
     recorder = Recorder(set())
