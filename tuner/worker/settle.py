@@ -18,7 +18,8 @@ makes them uneven, twenty of them cost more than they tell."""
 QUIET = 3
 """Steps in which nothing may be compiled, recorded or autotuned, and memory may not keep rising."""
 LAST = 3
-"""Of all steps the last one in so many may not compile or record anything either: what comes that late comes again."""
+"""Of all steps the last one in so many may compile or record in one step at most: what comes twice that late comes
+again. One step is one cause, however many layers it makes compile."""
 LEVEL = 0.05
 """How far a settled step may lie from the median of the last ones."""
 
@@ -46,7 +47,7 @@ class Settled:
     """Of each step."""
     level: bool
     active: bool
-    """Something was still compiled or recorded in the last steps, or in the last third of all."""
+    """Something was still compiled or recorded in the last steps, or in two steps of the last third of all."""
     rising: bool
     """Memory still rose, for sure and in several steps (`growth.still_rises`)."""
     held: tuple[Held, ...] = ()
@@ -89,9 +90,10 @@ def _is_level(seconds: list[float]) -> bool:
 
 
 def _is_active(activity: list[tuple[int, ...]]) -> bool:
-    """Was anything compiled or recorded in the last three steps, or in the last third of all?"""
-    quiet = max(QUIET, math.ceil((len(activity) - 1) / LAST))
-    return len(activity) <= quiet or len(set(activity[-quiet - 1 :])) > 1
+    """Was anything compiled or recorded in the last three steps, or in two steps of the last third of all?"""
+    active = [now != then for then, now in itertools.pairwise(activity)]
+    late = active[-math.ceil(len(active) / LAST) :]
+    return len(active) < QUIET or any(active[-QUIET:]) or sum(late) > 1
 
 
 def _held_when_quiet(seen: list[Observed]) -> tuple[Held, ...]:

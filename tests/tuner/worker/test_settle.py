@@ -54,10 +54,24 @@ def test_within_five_per_cent_is_level() -> None:
     assert len(settle([1.0, 1.07, 0.97, 1.0]).seconds) > 3
 
 
-@pytest.mark.parametrize(("last", "steps", "active"), [(2, 5, False), (9, 14, False), (13, 20, False), (14, 20, True)])
-def test_what_is_compiled_in_the_last_third_comes_again(last: int, steps: int, active: bool) -> None:
+@pytest.mark.parametrize(("last", "steps", "active"), [(2, 5, False), (9, 12, False), (14, 20, False), (15, 20, True)])
+def test_what_is_compiled_twice_in_the_last_third_comes_again(last: int, steps: int, active: bool) -> None:
     settled = settle([1.0], activity=[*range(1, last + 1)])
     assert (len(settled.seconds), settled.active) == (steps, active)
+
+
+@pytest.mark.parametrize(
+    ("late", "steps", "active"), [(14, 17, False), (16, 19, False), (17, 20, False), (18, 20, True)]
+)
+def test_one_late_compile_is_healthy_once_it_is_quiet(late: int, steps: int, active: bool) -> None:
+    uneven = [0.1, 0.2] * (late // 2) + [0.1]  # what keeps it from settling before
+    settled = settle(uneven, activity=[0] * (late - 1) + [3])
+    assert (len(settled.seconds), settled.active) == (steps, active)
+
+
+def test_two_late_compiles_are_not() -> None:
+    settled = settle([0.1, 0.2] * 7 + [0.1], activity=[0] * 13 + [1, 1, 2])
+    assert (len(settled.seconds), settled.active) == (20, True)
 
 
 def test_a_compile_starts_the_wait_anew() -> None:
