@@ -8,7 +8,7 @@ from strategies.knob import COMPILE_OFF
 from strategies.recipes import REFERENCES, complete
 from tuner.measured import Parity
 from tuner.outcome import Outcome
-from tuner.parity import TOLERANCE, Spread, Tolerance, spread
+from tuner.parity import TOLERANCE, Spread, Tolerance, fault, spread
 from tuner.record import TrialRecord
 from tuner.space import fingerprint
 from tuner.workload import Precision, Workload
@@ -32,13 +32,16 @@ def eager_spread(standing: Mapping[str, TrialRecord], seed: int, workload: Workl
     """Return how much eager runs differ from the reference; None: there are not two on the same data.
 
     They train the same step, at other micro-batches or with checkpointing: what they differ by is rounding.
+    One that differs by more than the table allows is no measure of that, whatever it was judged by then.
     """
     reference = reference_record(standing, seed)
-    parity = None if reference is None or reference.result is None else reference.result.parity
-    if reference is None or parity is None:
+    result = None if reference is None else reference.result
+    if reference is None or result is None or (parity := result.parity) is None:
         return None
     others = [record for record in standing.values() if record.uuid != reference.uuid]
-    return spread(parity, _parities(others, reference), workload.is_moe)
+    table, layers, routed = TOLERANCE[workload.precision], result.layers, workload.is_moe
+    alike = _parities(others, reference)
+    return spread(parity, [p for p in alike if fault(p, parity, table, layers=layers, routed=routed) is None], routed)
 
 
 def _parities(records: Iterable[TrialRecord], reference: TrialRecord) -> list[Parity]:

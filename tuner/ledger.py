@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from strategies.knob import Value
+from strategies.knob import COMPILE_OFF, Strategy, Value
 from strategies.recipes import REFERENCES, complete, recipes
 from tuner.break_even import Ranking
 from tuner.eager_runs import eager_spread, reference_record, tolerances
@@ -12,7 +12,7 @@ from tuner.exclusions import Exclusions
 from tuner.kinds import Phase
 from tuner.measured import Parity
 from tuner.outcome import Outcome
-from tuner.parity import Tolerance
+from tuner.parity import TOLERANCE, Tolerance
 from tuner.record import StudyRecord, TrialRecord, best, standing
 from tuner.saved_nothing import remarked
 from tuner.seen import seen
@@ -59,6 +59,8 @@ class Ledger:
         self._best: TrialRecord | None = None
         self._judged = 0
         """Records that `_best` takes account of: it is asked for often while a trial runs."""
+        self._tolerances: dict[int, Mapping[Precision, Tolerance]] = {}
+        """By seed, as the eager records so far have it: it is asked for with each trial, and they are few."""
         for record in seen(study, records):
             self.add(record)
 
@@ -71,6 +73,8 @@ class Ledger:
         same = self._launches.setdefault(record.fingerprint, [])
         same.append(record)
         self._standing |= standing(same, self.study.limit_bytes, self._deadlines)
+        if record.strategy["mode"] == COMPILE_OFF:
+            self._tolerances.clear()
         self._exclusions.add(record)
 
     def news(self) -> list[str]:
@@ -110,10 +114,18 @@ class Ledger:
             return None
         return record.result.parity
 
-    def tolerance(self, seed: int) -> dict[Precision, Tolerance]:
-        """Return what may differ from the reference, as far as eager runs differ from it themselves."""
-        workload = self.study.workload
-        return tolerances(eager_spread(self._standing, seed, workload), workload)
+    def tolerance(self, seed: int, strategy: Strategy) -> Mapping[Precision, Tolerance]:
+        """Return what a run of `strategy` may differ by from the reference.
+
+        It is raised as far as eager runs differ from the reference themselves; not for an eager run,
+        or each would let the next one differ by more.
+        """
+        if strategy["mode"] == COMPILE_OFF:
+            return TOLERANCE
+        if seed not in self._tolerances:
+            workload = self.study.workload
+            self._tolerances[seed] = tolerances(eager_spread(self._standing, seed, workload), workload)
+        return self._tolerances[seed]
 
     def can_compare(self, seed: int) -> bool:
         """Is there a reference that loss and gradient can be compared with? None is one that drops at random."""

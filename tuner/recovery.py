@@ -88,7 +88,8 @@ def _record(
         seconds=folder.result_path.stat().st_mtime - started,
     )
     reference = ledger.reference(request.seed, fingerprint(request.strategy))
-    verdict = classify(attempt, reference=reference, tolerance=ledger.tolerance(request.seed))
+    tolerance = ledger.tolerance(request.seed, request.strategy)
+    verdict = classify(attempt, reference=reference, tolerance=tolerance)
     if verdict.outcome is Outcome.CRASH or user_error(attempt) is not None:
         # Without the parent's samples and the exit status nothing is known of it: it is asked again.
         return None

@@ -96,7 +96,7 @@ def run_plan(
         verdict = classify(
             attempt,
             reference=reference,
-            tolerance=ledger.tolerance(request.seed),
+            tolerance=ledger.tolerance(request.seed, plan.strategy),
             on_slice=twins.checked_on_slice(plan.strategy),
         )
         record = requests.record(attempt, verdict, role="run", source="run", number=None)

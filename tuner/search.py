@@ -210,7 +210,7 @@ class Search:
         return classify(
             attempt,
             reference=self.ledger.reference(seed, fingerprint(strategy)),
-            tolerance=self.ledger.tolerance(seed),
+            tolerance=self.ledger.tolerance(seed, strategy),
             on_slice=self.twins.checked_on_slice(strategy),
         )
 

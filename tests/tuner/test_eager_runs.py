@@ -61,3 +61,10 @@ def test_it_is_said_in_one_line() -> None:
     said = spread_words(standing(ran(), ran(EVERY, 0.121)), 0, WORKLOAD)
     assert said == ("eager runs differ from each other by up to 12.1 % in one tensor's gradient here; 48 % is allowed")
     assert spread_words(standing(ran()), 0, WORKLOAD) is None
+
+
+def test_what_the_table_does_not_allow_widens_nothing() -> None:
+    """Each eager run would else widen what the next one is judged by, up to a half."""
+    alone = eager_spread(standing(ran(), ran(EVERY, 0.1), ran({"micro_batch": 2}, 0.49)), 0, WORKLOAD)
+    assert alone is not None and alone.gradient == pytest.approx(0.1), "of 32 layers 48 % are allowed"
+    assert eager_spread(standing(ran(), ran(EVERY, 0.49)), 0, WORKLOAD) is None
