@@ -103,6 +103,7 @@ class Reports:
         ran = inside.run(inside.request(workload, self.device, inside.GRAPHS | dynamic))
         steps, health, rows = ran.trial.steps, ran.trial.m.health, []
         assert health is not None
+        steps.batches.distinct = LENGTHS  # from here on as training would go on
         for number in range(40):
             batch = steps.batches.step(number)
             _, seconds = steps.timed(batch)
@@ -183,10 +184,10 @@ def _all_lengths(data: Any, lengths: tuple[int, ...]) -> None:
 
     def init(self: Any, *args: Any, **named: Any) -> None:
         original(self, *args, **named)
-        self.distinct = len(mixed)
+        self.distinct = min(self.distinct, len(mixed))  # the product's own number: the others are not met
 
     data.Batches.__init__ = init
-    data.Batches._make = lambda self, index: self._cut([mixed[index]], index, self.micro_batch)
+    data.Batches._make = lambda self, index: self._cut([mixed[index % len(mixed)]], index, self.micro_batch)
 
 
 def _seen_by_the_allocator(attempt: Any) -> Any:
