@@ -79,7 +79,12 @@ class Chooser:
     def not_clean(self, proposal: Proposal) -> None:
         """Ask for a strategy again that the device, not itself, has cost its launch."""
         self.launches -= 1
-        self._again.insert(0, replace(proposal, trial=None))
+        print_ = fingerprint(proposal.strategy)
+        if proposal.role == "retry" and print_ in self._retried:
+            # Its first run stands, so `next` would leave it out; it comes again as a second run does.
+            self._retried.discard(print_)
+        else:
+            self._again.insert(0, replace(proposal, trial=None))
 
     def seconds_left(self) -> float:
         """Return what is left of the time budget."""

@@ -295,6 +295,15 @@ def drawn(made: Made) -> list[dict[str, Any]]:
     return found
 
 
+def test_a_second_run_that_the_device_cost_is_made_all_the_same(storage: Storage) -> None:
+    made = Made(storage, [*opening(), fragmented(WHOLE)], trials=0)
+    first = made.chooser.undecided(False)
+    assert first is not None and made.chooser.undecided(False) is None
+    made.chooser.launches += 1
+    made.chooser.not_clean(first)
+    assert made.chooser.launches == 0 and made.chooser.undecided(False) == first
+
+
 def test_a_second_run_is_only_for_what_may_be_proposed_compiled_first(storage: Storage) -> None:
     records = [fragmented(CHECKPOINTING), fragmented(WHOLE), fragmented(LAYER)]
     assert drawn(Made(storage, records)) == [WHOLE, LAYER, CHECKPOINTING]
