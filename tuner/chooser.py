@@ -64,6 +64,8 @@ class Chooser:
         adapter = ledger.study.workload.adapter
         self._opening: Opening | None = Opening(handle.sampler.space, adapter, ledger.standing, requests.seed)
         self._retried: set[str] = set()
+        self._undecided: tuple[tuple[int, dict[str, int]], list[TrialRecord]] | None = None
+        """What a second run may decide otherwise, with the count of records and the figures that it follows from."""
         self._proofs: Counter[str] = Counter()
         """Proofs asked for, by fingerprint."""
         self._proof_given_up = False
@@ -162,8 +164,11 @@ class Chooser:
         return None
 
     def _second_runs(self) -> list[TrialRecord]:
-        found = second_runs(self.ledger, self.requests, self.handle.sampler.space.index)
-        return [record for record in found if record.fingerprint not in self._retried]
+        known = len(self.ledger.records), dict(self.requests.outside)
+        if self._undecided is None or self._undecided[0] != known:
+            found = second_runs(self.ledger, self.requests, self.handle.sampler.space.index)
+            self._undecided = known, found
+        return [record for record in self._undecided[1] if record.fingerprint not in self._retried]
 
     def _once_more(self, record: TrialRecord) -> Proposal:
         self._retried.add(record.fingerprint)

@@ -119,6 +119,11 @@ class Requests:
             if record.outcome is Outcome.OK and peaks[0] is not None and peaks[1] is not None:
                 self._outside.setdefault(mode_class(record.strategy), peaks[0] - peaks[1])
 
+    @property
+    def outside(self) -> Mapping[str, int]:
+        """What lies outside the allocator, as far as it is known, by `mode_class`: with it the caps move."""
+        return self._outside
+
     def take_outside(self, strategy: Mapping[str, Value], outside_bytes: int) -> None:
         """Take what lies outside the allocator in `strategy`'s kind of mode from elsewhere, whatever was learned."""
         self._outside[mode_class(strategy)] = outside_bytes

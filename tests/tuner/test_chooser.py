@@ -11,6 +11,7 @@ import pytest
 
 from tests.tuner.made import CUDA, compiled, ran, record_of, study_of
 from tests.tuner.searching import Clock, Heard
+from tuner import chooser
 from tuner.chooser import Chooser
 from tuner.ledger import Ledger
 from tuner.limits import limits
@@ -18,6 +19,7 @@ from tuner.outcome import Outcome
 from tuner.record import TrialRecord
 from tuner.records import Records
 from tuner.requests import Requests
+from tuner.second_runs import second_runs
 from tuner.space import Space, canonical, default_allowed, fingerprint
 from tuner.storage import Storage, open_storage
 from tuner.study import open_study
@@ -302,6 +304,21 @@ def test_a_second_run_that_the_device_cost_is_made_all_the_same(storage: Storage
     made.chooser.launches += 1
     made.chooser.not_clean(first)
     assert made.chooser.launches == 0 and made.chooser.undecided(False) == first
+
+
+def test_second_runs_are_looked_for_anew_only_where_something_was_learned(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[object] = []
+    monkeypatch.setattr(chooser, "second_runs", lambda *given: looked.append(given) or second_runs(*given))
+    made = Made(storage, [*opening(), fragmented(WHOLE)])
+    made.chooser.next(False)
+    made.chooser.next(False)
+    assert len(looked) == 1, "not for each proposal"
+    made.ledger.add(fragmented({**WHOLE, "micro_batch": 2}))
+    assert len(drawn(made)) == 2 and len(looked) == 2
+    made.requests.learn([record_of(strategy=WHOLE, peak_reserved_bytes=10 * GIB)])
+    assert drawn(made) == [] and len(looked) == 3, "the caps have moved"
 
 
 def test_a_second_run_is_only_for_what_may_be_proposed_compiled_first(storage: Storage) -> None:
