@@ -78,7 +78,8 @@ class Event(Frozen):
 
     time: float
     """Unix time."""
-    event: Literal["phase", "step", "note"]
+    event: Literal["phase", "step", "note", "measured"]
+    """`measured`: the last phase has ended; what the worker still does is no part of it."""
     phase: Phase
     step: int | None = None
     seconds: float | None = None

@@ -106,6 +106,7 @@ class Worker:
         self._broken: list[str] = []
         self._offset = 0
         self._result_seen: float | None = None
+        self._measured = False
         self._asked: KillReason | None = None
         self._attempt: Attempt | None = None
         self._error: OSError | TunerError | None = None
@@ -179,7 +180,7 @@ class Worker:
     def _judge(self) -> KillReason | None:
         if self._result_seen is not None:
             return None
-        reason = self._memory.sample(self._phase)
+        reason = None if self._measured else self._memory.sample(self._phase)
         if reason is None and time.monotonic() - self._phase_start > self.request.deadlines[self._phase]:
             return KillReason.DEADLINE
         return reason
@@ -194,6 +195,8 @@ class Worker:
         for event in batch.events:
             if event.event == "phase" and event.phase is not self._phase:
                 self._phase, self._phase_start = event.phase, time.monotonic()
+            if event.event == "measured":  # what comes now has the phase's deadline for itself, and no memory of it
+                self._measured, self._phase_start = True, time.monotonic()
 
     def _end(self) -> list[str]:
         left = self._family.wait_until_left() if self._has_exited() else []

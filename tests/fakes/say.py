@@ -11,7 +11,11 @@ REQUEST = json.loads((HERE / "request.json").read_text())
 
 
 def phase(name):
-    line = json.dumps({"time": time.time(), "event": "phase", "phase": name}) + "\n"
+    event("phase", name)
+
+
+def event(kind, name):
+    line = json.dumps({"time": time.time(), "event": kind, "phase": name}) + "\n"
     with (HERE / "events.jsonl").open("a") as stream:
         stream.write(line)
 

@@ -87,6 +87,50 @@ def stack() -> nn.Module:
     return Stack()
 
 
+class SavesPart(Stack):
+    """Saves only what is trained, by a `state_dict` that takes no arguments."""
+
+    def state_dict(self) -> dict[str, torch.Tensor]:  # type: ignore[override]
+        return {name: p.detach() for name, p in self.named_parameters() if p.requires_grad}
+
+
+def saves_part() -> nn.Module:
+    """A model with a frozen embedding that it does not save."""
+    model = SavesPart()
+    model.embed.requires_grad_(False)
+    return model
+
+
+class Masking(Stack):
+    """Makes a persistent buffer in its first forward, lets another grow, and drops a third."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1))
+        self.register_buffer("seed", torch.zeros(1))
+
+    def forward(self, input_ids: torch.Tensor, *args: Any, **kwargs: Any) -> dict[str, torch.Tensor]:
+        if not hasattr(self, "mask"):
+            self.register_buffer("mask", torch.ones(input_ids.shape[1]))
+            self.cache = torch.zeros(input_ids.shape[1])
+            del self.seed
+        return super().forward(input_ids, *args, **kwargs)
+
+
+def masking() -> nn.Module:
+    """A model whose buffers come about in the first forward."""
+    return Masking()
+
+
+CALLS: list[int] = []
+
+
+def counted() -> nn.Module:
+    """A model whose function tells each call to `CALLS` of its own module."""
+    CALLS.append(len(CALLS))
+    return Stack()
+
+
 def with_dropout() -> nn.Module:
     """The same with a dropout layer of 0.5."""
     return Stack(dropout=0.5)

@@ -146,6 +146,17 @@ def test_a_child_without_the_marker_is_known_by_sight(run: Callable[..., Attempt
     assert processes.read_stat(child) is None and attempt.strays == (f"{child} sleep 600",)
 
 
+def test_what_comes_after_measuring_is_in_no_peak(run: Callable[..., Attempt]) -> None:
+    attempt = run("measured", "0.3", asked=request(limit_bytes=150 * MIB))
+    assert attempt.kill_reason is None and attempt.result is not None
+    assert attempt.device_peaks[Phase.STEADY] < 100 * MIB
+
+
+def test_what_comes_after_measuring_has_a_deadline_too(run: Callable[..., Attempt]) -> None:
+    attempt = run("measured", "600", asked=request(deadlines={Phase.STEADY: 0.3}))
+    assert attempt.kill_reason is KillReason.DEADLINE and attempt.result is None
+
+
 def test_memory_past_the_limit_ends_the_worker(run: Callable[..., Attempt]) -> None:
     limit = 150 * MIB
     attempt = run("hungry", asked=request(limit_bytes=limit))

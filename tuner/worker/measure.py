@@ -25,7 +25,7 @@ from tuner.worker.measurement import Measurement
 from tuner.worker.memory import Memory, set_cap
 from tuner.worker.parity import ParityProbe
 from tuner.worker.replay import Replays, replays_of
-from tuner.worker.saved_state import SavedState, load_fault
+from tuner.worker.saved_state import SavedState, load_strictly
 from tuner.worker.settle import QUIET
 from tuner.worker.settling import Settling
 from tuner.worker.snapshot import History
@@ -138,9 +138,9 @@ class Trial:
         self.m.history.start()
         self.m.health = CompileHealth(self.m.compiles, wants_plan=float(strategy["activation_memory_budget"]) < 1)
         self.model = load_model(request.workload, self.device, request.seed, self.m.notes)
-        with self.m.detecting("saved_state"):
-            self._saved = SavedState(self.model)
         self.m.model_seconds = time.time() - self.m.phase_started + self.m.phases[0].seconds
+        with self.m.detecting("saved_state"):
+            self._saved = SavedState(self.model, self.m.notes)
         self.m.applied = apply(self.model, Plan(strategy=strategy, workload=request.workload))
         self.memory.records_graphs = self.applied.records_graphs
         if self.applied.records_graphs and not request.memory_snapshot:
@@ -240,9 +240,13 @@ class Trial:
         Raises:
             NotWhatItSays: it is not.
         """
+        # From here on the parent samples no memory: what is done below belongs to no phase.
+        self.m.emit(Event(time=time.time(), event="measured", phase=self.m.phase, step=self.m.step))
         with self.m.detecting("saved_state"):
             assert self._saved is not None
-            fault = self._saved.fault(self.model) or load_fault(self.model, self.request.workload, self.m.notes)
+            fault = self._saved.fault(self.model)
+            if fault is None:
+                load_strictly(self.model, self.request.workload, self.m.notes)
         if fault is not None:
             raise NotWhatItSays(FailureClass.WRONG_RESULT, None, fault)
 
