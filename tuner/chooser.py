@@ -132,12 +132,17 @@ class Chooser:
         try:
             trial, strategy = studies.ask(self.handle)
         except SpaceExhausted:
-            known = f"all {len(self.handle.sampler.space)} strategies of the space are known"
-            self.end = "the rest of the time budget is too short for another trial" if too_long else known
+            self.end = "the rest of the time budget is too short for another trial" if too_long else self._known()
             return None
         finally:
             self.handle.known.difference_update(too_long)
         return Proposal(strategy, f"sampler: {self.sampler}", trial=trial)
+
+    def _known(self) -> str:
+        space = self.handle.sampler.space
+        left_out = len(self.handle.left_out & space.index.keys())
+        but = f", but for {left_out} that were left out" if left_out else ""
+        return f"all {len(space)} strategies of the space are known{but}"
 
     def _too_long(self) -> set[str]:
         """Return the fingerprints for which the time does not suffice any more: others may still end."""
@@ -145,13 +150,15 @@ class Chooser:
         return {member for members in groups for member in members}
 
     @cached_property
-    def _groups(self) -> dict[tuple[str, str], tuple[dict[str, Value], list[str]]]:
-        """Strategies of the space that are expected to take as long: an example, and the fingerprints of all."""
-        found: dict[tuple[str, str], tuple[dict[str, Value], list[str]]] = {}
+    def _groups(self) -> dict[tuple[str, ...], tuple[dict[str, Value], list[str]]]:
+        """Strategies of the space that take as long, their tests included: an example, and the fingerprints of all."""
+        found: dict[tuple[str, ...], tuple[dict[str, Value], list[str]]] = {}
         space = self.handle.sampler.space
         for print_, position in space.index.items():
             strategy = space.strategies[position]
-            found.setdefault(group(strategy), (strategy, []))[1].append(print_)
+            # Some of those that train as long have a test to wait for, which others have passed or do not need.
+            alike = (*group(strategy), *self.twins.test_of(strategy))
+            found.setdefault(alike, (strategy, []))[1].append(print_)
         return found
 
     def undecided(self, busy: bool) -> Proposal | None:

@@ -113,9 +113,12 @@ class Search:
                 if found is None:
                     break
                 self._launch(found)
-            if not self._in_flight:
+            if self._in_flight:
+                self._wait()
+            elif self.gate.dropped:
+                self._give_sign()
+            else:
                 return
-            self._wait()
 
     def _launch(self, proposal: Proposal) -> None:
         trial = proposal.trial
@@ -181,6 +184,8 @@ class Search:
     def _finish(self, attempt: Attempt) -> None:
         flying = self._in_flight.pop(attempt.request.trial_uuid)
         fault, problem = machine_fault(attempt), user_error(attempt)
+        if flying.proposal.role == "twin":
+            problem = None  # it runs the user's functions on a slice, which they may not be made for
         if (fault or problem) is not None:
             self.gate.abandon()
             if flying.trial is not None:
@@ -199,7 +204,7 @@ class Search:
             source=flying.proposal.source,
             number=None if flying.trial is None else flying.trial.number,
         )
-        record = self.ledger.remarked(record)
+        record = self._with_doubt(self.ledger.remarked(record))
         self._keep(record, flying.trial)
         self.requests.learn([record])
         self._tell_news()
@@ -213,6 +218,13 @@ class Search:
             tolerance=self.ledger.tolerance(seed, strategy),
             on_slice=self.twins.checked_on_slice(strategy),
         )
+
+    def _with_doubt(self, record: TrialRecord) -> TrialRecord:
+        """Return a record that is ok with what is not known of it beside it."""
+        doubt = self.twins.untested(record.strategy)
+        if doubt is None or record.outcome is not Outcome.OK:
+            return record
+        return record.model_copy(update={"detail": "; ".join(filter(None, (record.detail, doubt)))})
 
     def _refuse(self, record: TrialRecord, trial: Any) -> None:
         """Keep the record of a strategy that a twin test forbids: it is known, and was never launched."""

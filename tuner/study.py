@@ -20,7 +20,7 @@ from tuner.records import Records
 from tuner.sampler import DRAWS, LegalSampler, SpaceExhausted, derived_seed, make_sampler
 from tuner.space import Space, fingerprint
 from tuner.storage import Storage
-from tuner.told import attributes_of, constraints_of, state_of, value_of
+from tuner.told import DETAIL, OUTCOME, attributes_of, constraints_of, state_of, value_of
 from tuner.units import GIB
 
 __all__ = [
@@ -49,6 +49,8 @@ class StudyHandle:
     sampler: LegalSampler
     in_flight: set[int] = field(default_factory=set)
     """Numbers of the trials that were asked and not told yet."""
+    left_out: set[str] = field(default_factory=set)
+    """Fingerprints that this search does not launch, though nothing, or too little, is known of them."""
 
     @property
     def known(self) -> set[str]:
@@ -200,9 +202,16 @@ def fail(handle: StudyHandle, trial: Trial | FrozenTrial) -> None:
     handle.storage.retry(lambda: rdb.set_trial_state_values(trial._trial_id, TrialState.FAIL))
 
 
-def abandon(handle: StudyHandle, trial: Trial | FrozenTrial) -> None:
-    """End a trial of ours that was asked and will not be told: nothing was launched, or nothing was learned."""
+def abandon(handle: StudyHandle, trial: Trial, cut_off: str = "") -> None:
+    """End a trial of ours that was asked and will not be told: nothing was launched, or nothing was learned.
+
+    Args:
+        cut_off: why, where it counts as interrupted: the next search asks for its strategy again.
+    """
     rdb = handle.storage.optuna
+    if cut_off:
+        for name, value in {OUTCOME: Outcome.INTERRUPTED.value, DETAIL: cut_off}.items():
+            handle.storage.retry(partial(trial.set_user_attr, name, value))
     handle.storage.retry(lambda: rdb.set_trial_state_values(trial._trial_id, TrialState.FAIL))
     handle.in_flight.discard(trial.number)
 

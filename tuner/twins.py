@@ -15,12 +15,12 @@ from dataclasses import replace
 from strategies.knob import GRAPH_MODES, Severity, Stage, Strategy, Target, Value
 from strategies.recipes import REFERENCES, complete
 from strategies.registry import KNOBS
-from tuner.kinds import Kind
+from tuner.kinds import FailureClass, Kind
 from tuner.outcome import Outcome
 from tuner.proposals import Proposal
 from tuner.record import StudyRecord, TrialRecord, decides
 from tuner.requests import Requests
-from tuner.space import canonical, conflict_of, fingerprint
+from tuner.space import Space, canonical, conflict_of, fingerprint
 from tuner.timing import mode_class
 from tuner.workload import Workload
 
@@ -66,6 +66,11 @@ class Twins:
         # One sequence: over many the masks of each would average out, and with them the difference.
         return self._test(_one_of_many(strategy), _one_of_many(twin), self._slice(batch_size=1), RECOMPUTED)
 
+    def test_of(self, strategy: Strategy) -> tuple[str, ...]:
+        """Return what names the test of what `strategy` recomputes: empty where it needs none."""
+        test = self.recomputed(strategy)
+        return () if test is None or test.twin is None else (fingerprint(test.strategy), fingerprint(test.twin))
+
     def against_eager(self, strategy: Strategy) -> Proposal | None:
         """Return the test of `strategy` against the eager baseline, without dropout; None: there is no slice."""
         whole = self.study.workload
@@ -76,8 +81,29 @@ class Twins:
         return self._test(canonical(strategy), canonical({**_EAGER, **process}), sliced, SLICED)
 
     def checked_on_slice(self, strategy: Strategy) -> bool:
-        """Has `strategy` trained the same step as the eager baseline on the slice?"""
-        test = self.against_eager(strategy)
+        """Has `strategy` trained the same step as the eager baseline on the slice?
+
+        That is without dropout: what it recomputes under dropout has to have passed its own test.
+        """
+        test, recomputed = self.against_eager(strategy), self.recomputed(strategy)
+        return self._passed(test) and (recomputed is None or self._passed(recomputed))
+
+    def untested(self, strategy: Strategy) -> str | None:
+        """Return the sentence that says that the test of what `strategy` recomputes said nothing; None: it did."""
+        test = self.recomputed(strategy)
+        found = None if test is None else self.finding(test)
+        if found is None or found.outcome in (Outcome.OK, Outcome.WRONG_RESULT):
+            return None
+        return f"under dropout what it recomputes was compared with nothing: its twin test ended with {found.outcome}"
+
+    def alike(self, strategy: Strategy, space: Space) -> set[str]:
+        """Return the fingerprints of all strategies of `space` that need the same test as `strategy`."""
+        test = self.test_of(strategy)
+        if not test:
+            return set()
+        return {print_ for print_, at in space.index.items() if self.test_of(space.strategies[at]) == test}
+
+    def _passed(self, test: Proposal | None) -> bool:
         found = None if test is None else self.finding(test)
         return found is not None and found.outcome is Outcome.OK
 
@@ -105,9 +131,12 @@ class Twins:
             limit, deadlines = self.requests.limits.limit_bytes, self.requests.deadlines
             if decides(record, limit_bytes=limit, cap_bytes=cap_bytes, deadlines=deadlines):
                 return record
-            if record.outcome in _SAYS_NOTHING and self._launched[self.key(test), record.fingerprint] >= AT_MOST:
+            if record.outcome in _SAYS_NOTHING and self._launches(test) >= (1 if _of_user(record) else AT_MOST):
                 return record
         return None
+
+    def _launches(self, test: Proposal) -> int:
+        return self._launched[self.key(test), fingerprint(test.strategy)]
 
     def _known(self, key: str) -> list[TrialRecord]:
         if key not in self._records:
@@ -162,6 +191,12 @@ def _one_of_many(strategy: Strategy) -> dict[str, Value]:
         shared["mode"] = "reduce-overhead" if kind == "graphs" else "default"
     assert kind != "graphs" or shared["mode"] in GRAPH_MODES
     return canonical(complete(shared))
+
+
+def _of_user(record: TrialRecord) -> bool:
+    """Did the user's own function raise? On the slice it would do so again."""
+    failure = record.result.failure if record.result else None
+    return failure is not None and failure.failure_class is FailureClass.USER_CODE
 
 
 def _depth(finding: TrialRecord) -> str:

@@ -44,20 +44,22 @@ class Made:
 
     def __init__(self, storage: Storage, records: list[TrialRecord], seconds: float = 3600.0, **changes: Any) -> None:
         self.clock, self.heard = Clock(), Heard()
+        workload = STUDY.workload.model_copy(update={"dropout": changes.pop("dropout", 0.0)})
+        study = STUDY.model_copy(update={"workload": workload})
         space = Space(CUDA, default_allowed(CUDA, include_slow=False) | changes.pop("allowed", {}))
         self.handle = open_study(
             storage,
             Records(storage.engine),
             name="s",
             target=CUDA,
-            study_record=STUDY,
+            study_record=study,
             sampler="random",
             seed=0,
             space=space,
         )
         self.handle.known.update(record.fingerprint for record in records)
         planned = changes.pop("train_steps", None)
-        self.ledger = Ledger(STUDY, records, self.handle.known.add, space=space, train_steps=planned)
+        self.ledger = Ledger(study, records, self.handle.known.add, space=space, train_steps=planned)
         self.requests = Requests(
             study="s",
             key="key",
@@ -185,6 +187,17 @@ def test_while_some_are_too_long_others_are_drawn(storage: Storage) -> None:
     for _ in range(5):
         found = made.chooser.next(False)
         assert found is not None and found.strategy["mode"] == "off"
+
+
+def test_the_time_of_a_test_is_a_strategys_and_not_its_groups(storage: Storage) -> None:
+    """Trials take 11 s and need a proof of 12; a test takes 90 s of its own."""
+    fixed = {"mode": ("default",), "scope": ("layer",), "checkpointing": ("off",)}
+    made = Made(storage, opening(), seconds=60, allowed=fixed | {"activation_memory_budget": (0.9, 1.0)}, dropout=0.05)
+    names = [made.chooser.next(False) for _ in range(4)]
+    assert {p.strategy["activation_memory_budget"] for p in names if p is not None} == {1.0}
+    while made.chooser.next(False) is not None:
+        pass
+    assert made.chooser.end == "the rest of the time budget is too short for another trial"
 
 
 def test_a_recipe_without_time_is_said_and_a_shorter_one_tried(storage: Storage) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from optuna.trial import TrialState
 
 from tests.tuner.searching import Bench, End, bench
+from tuner.errors import Interrupted
 from tuner.kinds import Flag, Kind
 from tuner.outcome import Outcome
 from tuner.protocol import TrialRequest
@@ -71,14 +73,62 @@ def test_without_dropout_nothing_is_tested(bench: Bench) -> None:
     assert {r.outcome for r in found.heard.records} == {Outcome.OK}
 
 
-def test_a_test_that_says_nothing_refuses_only_what_is_known_to_be_wrong(bench: Bench) -> None:
-    def dies(request: TrialRequest, proof: bool) -> End | None:
-        return End(failure=("oom", "first_step")) if request.twin is not None else None
+def dies(request: TrialRequest, proof: bool) -> End | None:
+    """No twin test comes to its end."""
+    return End(failure=("oom", "first_step")) if request.twin is not None else None
 
+
+def test_what_its_test_said_nothing_of_is_left_out_and_not_charged(bench: Bench) -> None:
     found = bench.run(dies, **DROPPING)
     ended = {r.strategy["activation_memory_budget"]: r for r in found.heard.records if r.role == "search"}
-    assert ended[0.4].outcome is Outcome.CONFLICT and "#190717" in ended[0.4].detail
     assert ended[0.9].outcome is Outcome.OK
+    assert 0.4 not in ended, "nothing was found of it, so nothing is kept of it"
+    (said,) = [m for m in found.heard.messages if m.startswith("left out of this search")]
+    assert "activation_memory_budget=0.4" in said and "#190717" in said and "ended with oom" in said
+    assert found.end.reason.endswith("strategies of the space are known, but for 1 that were left out")
+    # With more memory the test says something, and nothing stands against the strategy.
+    again = bench.run(**DROPPING | {"budget_gb": 2})
+    ended = {r.strategy["activation_memory_budget"]: r for r in again.heard.records if r.role == "search"}
+    assert ended[0.4].outcome is Outcome.OK
+
+
+def test_what_was_left_out_for_a_device_that_was_not_clean_is_tested_by_the_next_search(bench: Bench) -> None:
+    met: list[TrialRequest] = []
+
+    def others(request: TrialRequest, proof: bool) -> End | None:
+        if request.twin is None or request.strategy["activation_memory_budget"] != 0.4:
+            return None
+        met.append(request)
+        return End(foreign=True)
+
+    only = DROPPING | {"fix": FIXED | {"activation_memory_budget": 0.4}, "knob": {}}
+    bench.run(others, **only)
+    assert len(met) == 2, "once more, and not for ever"
+    again = bench.run(**only)
+    ended = [r for r in again.heard.records if r.strategy["activation_memory_budget"] == 0.4]
+    assert [(r.role, r.outcome) for r in ended][:2] == [("twin", Outcome.OK), ("search", Outcome.OK)]
+
+
+def test_all_that_share_a_failed_test_are_ruled_out_at_once(bench: Bench) -> None:
+    fix = {k: v for k, v in FIXED.items() if k not in ("micro_batch", "optimizer")} | {"activation_memory_budget": 0.4}
+    found = bench.run(masks_drawn_anew, **DROPPING | {"fix": fix, "knob": {}})
+    refused = [r for r in found.session.search.ledger.records if r.twin_uuid]
+    sharing = len(found.session.search.handle.sampler.space)
+    assert len(refused) == 1 < sharing, "one is asked, told and kept"
+    said = f"{sharing - 1} more strategies are not launched either, sharing its test"
+    assert found.heard.messages.count(said) == 1
+    assert found.end.reason == f"all {sharing} strategies of the space are known"
+
+
+def test_the_users_function_may_refuse_a_slice(bench: Bench) -> None:
+    def one_sequence_alone(request: TrialRequest, proof: bool) -> End | None:
+        return End(failure=("user_code", "load")) if request.twin is not None else None
+
+    found = bench.run(one_sequence_alone, **DROPPING)
+    ended = {r.strategy["activation_memory_budget"]: r for r in found.heard.records if r.role == "search"}
+    assert ended[0.9].outcome is Outcome.OK and 0.4 not in ended
+    tested = [(str(r.strategy), str(r.twin)) for r in twin_tests(found.executor)]
+    assert len(set(tested)) == len(tested), "it would raise again"
 
 
 def test_a_test_that_crashes_is_tried_once_more(bench: Bench) -> None:
@@ -130,7 +180,81 @@ def test_with_dropout_the_winner_is_checked_without(bench: Bench) -> None:
     assert Flag.CHECKED_ON_SLICE in found.heard.records[-1].flags
 
 
+def test_a_winner_whose_recomputing_was_not_tested_stays_unchecked(bench: Bench) -> None:
+    def silent(request: TrialRequest, proof: bool) -> End | None:
+        drops = request.twin is not None and request.workload.dropout > 0
+        return End(failure=("oom", "first_step")) if drops else None
+
+    fix = FIXED | {"activation_memory_budget": 0.9}
+    faster = {"scale": 3.0}
+
+    def answer(request: TrialRequest, proof: bool) -> End | None:
+        amb = request.strategy["activation_memory_budget"] == 0.9 and request.twin is None
+        return End(**faster) if amb else silent(request, proof)
+
+    found = bench.run(answer, **DROPPING | {"fix": fix, "knob": {}})
+    proof = found.heard.records[-1]
+    assert (proof.role, proof.strategy["activation_memory_budget"]) == ("proof", 0.9)
+    sliced = [r for r in found.heard.records if r.role == "twin" and r.source == "slice: eager"]
+    assert [r.outcome for r in sliced] == [Outcome.OK]
+    assert Flag.UNCHECKED in proof.flags and Flag.CHECKED_ON_SLICE not in proof.flags
+    assert "its twin test ended with oom" in proof.detail
+
+
 def test_a_reference_at_full_depth_needs_no_slice(bench: Bench) -> None:
     found = bench.run(fix=FIXED)
     assert twin_tests(found.executor) == []
     assert not {Flag.CHECKED_ON_SLICE, Flag.UNCHECKED} & set(found.heard.records[-1].flags)
+
+
+# Time, and being stopped.
+
+
+def test_a_dropped_proposal_gives_the_search_a_look_around(bench: Bench) -> None:
+    """Signal and lease are looked at between two that are let go."""
+    looks: list[int] = []
+
+    def stopped() -> bool:
+        looks.append(len(bench.heard.messages))
+        return False
+
+    with bench.open(stopped=stopped, **DROPPING | {"knob": {"activation_memory_budget": [0.9, 0.7, 0.5]}}) as (
+        opened,
+        _,
+    ):
+        gate = opened.search.gate
+        gate.fits = lambda _: False
+        opened.search.run()
+    said = [i for i, text in enumerate(bench.heard.messages) if text.startswith("no time left for")]
+    assert len(said) > 3
+    assert all(i + 1 in looks for i in said)
+
+
+def test_the_time_is_looked_at_again_after_a_test(bench: Bench) -> None:
+    with bench.open(**DROPPING) as (opened, executor):
+        gate = opened.search.gate
+        gate.fits = lambda _: not twin_tests(executor)
+        opened.search.run()
+    dropping = [request for request in twin_tests(executor) if request.workload.dropout > 0]
+    assert len(dropping) == 1
+    waited = dropping[0].strategy
+    assert waited["checkpointing"] == "every-block"
+    assert all(r.strategy["checkpointing"] == "off" for r in full_depth(executor))
+    assert "no time left for reference: checkpointing (checkpointing=every-block)" in bench.heard.messages
+
+
+def test_what_waits_for_a_test_that_is_stopped_is_asked_again(bench: Bench) -> None:
+    only = DROPPING | {"fix": FIXED | {"activation_memory_budget": 0.7}, "knob": {}}
+    stopping: list[bool] = []
+
+    def stop_it(request: TrialRequest, proof: bool) -> End | None:
+        if request.twin is not None and request.strategy["activation_memory_budget"] == 0.7:
+            stopping.append(True)
+        return None
+
+    with bench.open(stop_it, stopped=lambda: bool(stopping), **only) as (opened, _), pytest.raises(Interrupted):
+        opened.search.run()
+    (last,) = [t for t in opened.search.handle.trials() if t.user_attrs.get("outcome") == "interrupted"]
+    assert last.state is TrialState.FAIL
+    with bench.open(**DROPPING | {"knob": {}}) as (again, _):
+        assert [p.strategy["activation_memory_budget"] for p in again.search.chooser._again] == [0.7]
