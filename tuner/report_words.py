@@ -106,7 +106,9 @@ def would_have_to_give(
 _LATE: dict[Replay, str] = {
     Replay.SKEWED: "a router that spreads its tokens better: training fits, and memory ran out {where}",
     Replay.PARTIAL: "whole batches alone (drop_last: true): training fits, and memory ran out {where}",
-    Replay.EVALUATION: "an evaluation of fewer or shorter sequences: training fits, and memory ran out {where}",
+    Replay.EVALUATION: (
+        "an evaluation of fewer (--eval-batch-size) or shorter sequences: training fits, and memory ran out {where}"
+    ),
 }
 """What gives where all of training fits; of the longest batch the line about shorter sequences says it."""
 

@@ -19,7 +19,7 @@ from tuner.kinds import Phase
 from tuner.model_source import find_function, find_model
 from tuner.space import default_allowed, filter_values
 from tuner.units import GIB, parse_count, parse_duration
-from tuner.workload import Adapter, Lengths, Precision, Workload
+from tuner.workload import EVAL_BATCH_SIZE, Adapter, Lengths, Precision, Workload
 
 SLOW_FROM_SECONDS = 3600.0
 """The time budget from which values that take minutes to compile are proposed unasked."""
@@ -48,6 +48,8 @@ class StudySpec(BaseModel):
     """False: the last batch of an epoch may lack sequences."""
     eval: bool = False
     """Is there an evaluation between optimizer steps?"""
+    eval_batch_size: int | None = Field(default=None, ge=1)
+    """Sequences of an evaluation's forward; None: `EVAL_BATCH_SIZE`."""
     device: str | None = None
     """``cpu``, ``cuda`` or ``cuda:N``; None: the first card, else the CPU."""
     budget_gb: float | None = None
@@ -139,6 +141,8 @@ def read_spec(path: Path | None, flags: Mapping[str, Any]) -> StudySpec:
         spec = StudySpec.model_validate(values)
     except ValidationError as error:
         raise _explain(error) from error
+    if spec.eval_batch_size is not None and not spec.eval:
+        raise WrongInput("eval-batch-size", "needs --eval: it is the size of an evaluation", spec.eval_batch_size)
     if spec.card is not None and spec.budget_gb is not None:
         raise WrongInput("card", "is not given beside budget_gb: it sets the budget to the card's own size", spec.card)
     return spec
@@ -236,6 +240,7 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
     usual = 2048 if on_card or spec.model is not None else 128
     seq_len = spec.seq_len or (usual if spec.lengths else default("seq-len", None, usual))
     lengths, _ = parse_lengths(spec.lengths, seq_len)
+    evaluated = default("eval-batch-size", spec.eval_batch_size, EVAL_BATCH_SIZE) if spec.eval else EVAL_BATCH_SIZE
     sources = dict(source.sources)
     functions = {}
     for field in ("loss", "batch_fn"):
@@ -252,6 +257,7 @@ def make_workload(spec: StudySpec, device_type: str) -> tuple[Workload, list[str
         loss=functions.get("loss"), batch_fn=functions.get("batch_fn"), init=spec.init, adapter=adapter,
         lora_rank=spec.lora_rank, lora_targets=spec.lora_targets, dropout=spec.dropout, precision=precision,
         lengths=lengths, batch_size=spec.batch_size, drop_last=spec.drop_last, eval=spec.eval,
+        eval_batch_size=evaluated,
     )  # fmt: skip
     return workload, assumed
 

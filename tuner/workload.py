@@ -11,6 +11,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+EVAL_BATCH_SIZE = 8
+"""Sequences of an evaluation's forward unless said: the Trainer's ``per_device_eval_batch_size``."""
+
 
 class Frozen(BaseModel):
     """Base of every record that travels or is stored: immutable, unknown fields are errors."""
@@ -129,6 +132,8 @@ class Workload(Frozen):
     """False: the last batch of an epoch may lack sequences, and one is replayed."""
     eval: bool = False
     """Is there an evaluation between optimizer steps? One is replayed."""
+    eval_batch_size: int = Field(default=EVAL_BATCH_SIZE, ge=1)
+    """Sequences of one forward of the evaluation, whatever the strategy's micro-batch. Means nothing without `eval`."""
     depth: int | None = Field(default=None, ge=1)
     """Decoder layers of a slice; None: the model's own depth."""
 
@@ -151,8 +156,9 @@ class Workload(Frozen):
         return any("experts" in name for name in (self.config or {}))
 
     def digest(self) -> str:
-        """Return the SHA-256 of the workload's canonical JSON."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        """Return the SHA-256 of the workload's canonical JSON; what means nothing in it is left out."""
+        nothing = set() if self.eval else {"eval_batch_size"}
+        text = json.dumps(self.model_dump(mode="json", exclude=nothing), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
     def describe(self) -> str:
@@ -160,7 +166,7 @@ class Workload(Frozen):
         lora = "" if self.adapter is Adapter.FULL else f" r={self.lora_rank} on {self.lora_targets}"
         depth = "" if self.depth is None else f" ({self.depth} layers)"
         late = "" if self.drop_last else ", a partial last batch"
-        late += ", with an evaluation" if self.eval else ""
+        late += f", with an evaluation of {self.eval_batch_size} at once" if self.eval else ""
         drop = f", dropout {self.dropout:g}" if self.dropout else ""
         return (
             f"{self.model}{depth}, {self.adapter}{lora}{drop}, {self.precision}, "

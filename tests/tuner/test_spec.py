@@ -20,7 +20,7 @@ from tuner.spec import (
     read_spec,
 )
 from tuner.units import GIB
-from tuner.workload import Adapter, Lengths, ModelKind, Precision
+from tuner.workload import Adapter, Lengths, ModelKind, Precision, Workload
 
 CPU = Target(device_type="cpu", batch_size=8, adapter="full", precision="32-true")
 CARD = Target(device_type="cuda", batch_size=8, adapter="lora", multiprocessors=132)
@@ -31,6 +31,7 @@ FLAGS: dict[str, Any] = {
     "batch_size": "16",
     "drop_last": False,
     "eval": True,
+    "eval_batch_size": "2",
     "budget_gb": "24",
     "time_budget": "1h30m",
     "trials": "7",
@@ -48,6 +49,7 @@ seq-len: 256
 batch_size: 16
 drop-last: false
 eval: true
+eval-batch-size: 2
 budget-gb: 24
 time-budget: 1h30m
 trials: 7
@@ -80,8 +82,30 @@ def test_what_comes_late_in_training_is_part_of_the_workload() -> None:
     late, _ = make_workload(read_spec(None, {"model": "tiny", "drop_last": False, "eval": True}), "cpu")
     assert (plain.drop_last, plain.eval, late.drop_last, late.eval) == (True, False, False, True)
     assert plain.digest() != late.digest()
-    assert "8 sequences per optimizer step, a partial last batch, with an evaluation, " in late.describe()
+    assert "8 sequences per optimizer step, a partial last batch, with an evaluation of 8 at once, " in late.describe()
     assert "8 sequences per optimizer step, random" in plain.describe()
+
+
+def test_an_evaluation_takes_as_many_sequences_in_every_strategy() -> None:
+    def made(**flags: Any) -> tuple[Workload, list[str]]:
+        return make_workload(read_spec(None, {"model": "tiny", **flags}), "cpu")
+
+    usual, assumed = made(eval=True)
+    assert usual.eval_batch_size == 8 and "eval-batch-size 8" in assumed
+    four, assumed = made(eval=True, eval_batch_size="4")
+    assert four.eval_batch_size == 4 and not any("eval" in line for line in assumed)
+    assert four.digest() != usual.digest()
+    with pytest.raises(WrongInput, match=r"^eval-batch-size: needs --eval"):
+        made(eval_batch_size=4)
+    with pytest.raises(WrongInput, match=r"eval-batch-size: .*greater than or equal to 1"):
+        made(eval=True, eval_batch_size=0)
+
+
+def test_the_evaluations_size_is_no_part_of_a_key_without_one() -> None:
+    """Records from before it was there keep their key."""
+    plain = Workload(model="tiny", model_kind=ModelKind.SHAPE, lengths=Lengths.fixed(128), batch_size=4)
+    assert plain.digest() == "76938a116f5bbf7e08704c3c53664e68b9203d3eb9ac7148936b55be16a39b46"
+    assert plain.model_copy(update={"eval_batch_size": 3}).digest() == plain.digest()
 
 
 def test_flags_lie_over_the_file_and_pairs_are_joined(tmp_path: Path) -> None:

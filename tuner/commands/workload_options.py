@@ -59,6 +59,9 @@ def add_workload_options(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="your script evaluates in between: an evaluation is run too before a strategy counts as fitting",
     )
+    group.add_argument(
+        "--eval-batch-size", metavar="N", help="sequences that the evaluation takes at once; 8 unless said"
+    )
 
 
 def add_device_options(parser: argparse.ArgumentParser) -> None:

@@ -82,8 +82,9 @@ class Batches:
         return self._cut([self.workload.lengths.max] * rows, index=-3, rows=self.micro_batch) if rows else None
 
     def evaluation(self) -> MicroBatch:
-        """Return a micro-batch of the longest sequences."""
-        return self._cut([self.workload.lengths.max] * self.micro_batch, -4, self.micro_batch).micro_batches[0]
+        """Return a batch of the longest sequences: as many in every strategy, as an evaluation has no micro-batch."""
+        rows = self.workload.eval_batch_size
+        return self._cut([self.workload.lengths.max] * rows, index=-4, rows=rows).micro_batches[0]
 
     def skewed(self) -> StepBatch | None:
         """Return a step of the longest sequences in which every token is the same one, so that a router sends

@@ -42,6 +42,13 @@ def test_the_same_sequences_for_every_micro_batch(lengths: Lengths, micro_batch:
         assert len(parts.step(index).micro_batches) == 8 // micro_batch
 
 
+@pytest.mark.parametrize("workload", [shaped(lengths=VARIED, eval_batch_size=3), users("stack", eval_batch_size=3)])
+def test_an_evaluation_is_the_same_for_every_micro_batch(workload: Workload) -> None:
+    made = [batches(workload, micro_batch).evaluation() for micro_batch in (1, 4, 8)]
+    assert {tuple(m.batch["input_ids"].shape) for m in made} == {(3, workload.lengths.max)}
+    assert len({str(m.batch["input_ids"].tolist()) for m in made}) == 1
+
+
 def test_steps_and_seeds_differ_and_repeat() -> None:
     made = batches(shaped(), 8)
     assert sequences(made.step(0)) != sequences(made.step(1))

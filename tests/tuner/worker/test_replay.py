@@ -84,7 +84,7 @@ def test_all_of_them_in_order_each_told_and_training_goes_on_after(monkeypatch: 
     made = ran(shaped(lengths=VARIED, drop_last=False, eval=True), events, micro_batch=4)
     after = seen[at[0] :]
     trains, rows = [(t, g) for t, g, _, _ in after], [r for _, _, r, _ in after]
-    assert rows == [4, 4, 4, 4, 4, 3, 4, 4, 4, 4, 4]  # longest, skewed, partial and whole, evaluation and whole
+    assert rows == [4, 4, 4, 4, 4, 3, 4, 4, 8, 4, 4]  # longest, skewed, partial and whole, evaluation and whole
     assert trains == [(True, True)] * 8 + [(False, False)] + [(True, True)] * 2
     assert [kinds for *_, kinds in after[2:4]] == [1, 1]
     assert made.replays == list(Replay) and made.replay is None
