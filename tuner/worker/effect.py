@@ -13,9 +13,11 @@ def no_effect(m: Measurement, whole: bool) -> dict[str, str]:
     Args:
         whole: the trial came to its end; before that it is not known whether graphs were recorded.
     """
+    if m.request.twin is not None:
+        return {}  # on a slice, in one step: that says nothing of the model
     found = {"optimizer": _small_tensors(m), "activation_memory_budget": _ignored_budget(m)}
     if whole:
-        found["mode"] = _no_graphs(m)
+        found["mode"] = no_graphs(m)
     return {knob: why for knob, why in found.items() if why is not None}
 
 
@@ -38,7 +40,7 @@ def _ignored_budget(m: Measurement) -> str | None:
     return f"activation_memory_budget: with {budget:g} torch saves exactly what it saves without a budget"
 
 
-def _no_graphs(m: Measurement) -> str | None:
+def no_graphs(m: Measurement) -> str | None:
     """A mode that records CUDA graphs, and recorded none, was measured as the mode without them."""
     if m.applied is None or m.health is None or not m.applied.records_graphs or m.health.recorded_graphs():
         return None

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from tuner.build import Applied
+from tuner.build import Applied, Step
 from tuner.worker.data import Batches, Loss, MicroBatch, StepBatch
 from tuner.worker.memory import Memory
 
@@ -100,6 +100,14 @@ class Steps:
                 if watch is not None:
                     watch.backwarded()
         return total
+
+    def rehearse(self, batch: StepBatch) -> None:
+        """Run all of an optimizer step but its update, and zero the gradients as the strategy does."""
+        step = Step(self.applied)
+        for micro_batch in batch.micro_batches:
+            step.backward(self._forward(micro_batch, None))
+        self.applied.zero_grad()
+        self.memory.synchronize()
 
     def _forward(self, micro_batch: MicroBatch, observe: Observer | None) -> torch.Tensor:
         with self.applied.forward():
