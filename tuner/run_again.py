@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from strategies.knob import Conflict, Severity, Target
 from tuner.bench import Bench, make_study, open_bench, require_compiler
 from tuner.errors import Interrupted, MachineError, WrongInput
+from tuner.executor import Executor
 from tuner.kinds import Phase
 from tuner.ledger import Ledger
 from tuner.listener import Listener
@@ -19,10 +20,12 @@ from tuner.model_source import find_function, find_model
 from tuner.outcome import Outcome, classify, user_error
 from tuner.pick_device import pick_device
 from tuner.plan import ExportedPlan
-from tuner.protocol import Attempt
+from tuner.protocol import Attempt, TrialRequest
 from tuner.record import StudyRecord, TrialRecord
 from tuner.space import conflict_of, describe, fingerprint
 from tuner.spec import make_target, read_spec
+from tuner.tested import require_tested
+from tuner.trial_dir import TrialDir
 from tuner.twins import Twins
 from tuner.units import GIB, format_duration
 from tuner.workload import ModelKind
@@ -75,19 +78,27 @@ def run_plan(
         ledger = Ledger(study, bench.records.for_key(bench.key), lambda _: None)
         requests.learn(ledger.records)
         twins = Twins(study, bench.target, requests, bench.records.for_key)
-        _refuse_untested(plan, bench.target, twins)
         if (outside := outside_bytes(plan, bench)) is not None:
             requests.take_outside(plan.strategy, outside)
-        folder = requests.folder("run")
-        request = requests.make(dict(plan.strategy), folder, role="run")
-        request = request.model_copy(update={"memory_snapshot": memory_snapshot})
         latest = format_duration(sum(requests.deadlines.values()))
         notes = (*bench.notes, f"it is measured once, and ended after {latest} at the latest (--deadline)")
         listener.started(study, notes, 1, None)
-        listener.trial_started("run", plan.strategy, "run")
+
+        def keep(record: TrialRecord) -> None:
+            nonlocal is_new
+            if is_new:
+                bench.records.add_study(study)
+                is_new = False
+            bench.records.add(record)
+
         with make_executor(bench, spec, environment) as executor:
-            handle = executor.submit(request, folder)
-            attempt = _wait(executor, handle, listener, stopped)
+            measure = partial(_measure, executor, listener, stopped)
+            require_tested(plan.strategy, twins, requests, measure, keep, listener)
+            folder = requests.folder("run")
+            request = requests.make(dict(plan.strategy), folder, role="run")
+            request = request.model_copy(update={"memory_snapshot": memory_snapshot})
+            listener.trial_started("run", plan.strategy, "run")
+            attempt = measure(request, folder)
         if (fault := machine_fault(attempt)) is not None:
             raise MachineError(fault)
         if (problem := user_error(attempt)) is not None:
@@ -100,10 +111,8 @@ def run_plan(
             on_slice=twins.checked_on_slice(plan.strategy),
         )
         record = requests.record(attempt, verdict, role="run", source="run", number=None)
-        record = ledger.remarked(record)
-        if is_new:
-            bench.records.add_study(study)
-        bench.records.add(record)
+        record = twins.with_doubt(ledger.remarked(record))
+        keep(record)
         if record.result is not None and record.result.snapshot is not None:
             listener.message(f"the allocator's snapshot: {folder.path / record.result.snapshot}")
         listener.trial_finished(record, record if record.outcome is Outcome.OK else None, 0.0)
@@ -112,20 +121,6 @@ def run_plan(
     if record.outcome is Outcome.DEVICE_NOT_CLEAN:
         raise MachineError(record.detail)
     return record
-
-
-def _refuse_untested(plan: ExportedPlan, target: Target, twins: Twins) -> None:
-    """Refuse what a twin test found wrong, and what is known to be wrong where none was made here.
-
-    Raises:
-        WrongInput: the strategy trains another step under the plan's dropout.
-    """
-    test = twins.recomputed(plan.strategy)
-    finding = None if test is None else twins.finding(test)
-    if finding is None:
-        _refuse_impossible(plan, replace(target, untested_dropout=plan.workload.dropout > 0))
-    elif (refusal := twins.refusal(plan.strategy, finding)) is not None:
-        raise WrongInput("strategy", f"cannot work here: {refusal[2]}", describe(plan.strategy))
 
 
 def _asked(plan: ExportedPlan, flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,11 +206,14 @@ def _study(bench: Bench, plan: ExportedPlan) -> tuple[StudyRecord, bool]:
     return make_study(bench, name), True
 
 
-def _wait(executor: Any, handle: str, listener: Listener, stopped: Callable[[], bool]) -> Attempt:
+def _measure(
+    executor: Executor, listener: Listener, stopped: Callable[[], bool], request: TrialRequest, folder: TrialDir
+) -> Attempt:
+    """Launch a request and wait for its end."""
+    handle = executor.submit(request, folder)
     seen = None
     while True:
-        ended: list[Attempt] = executor.poll()
-        if ended:
+        if ended := executor.poll():
             return ended[0]
         if (phase := executor.phases().get(handle)) is not None and phase is not seen:
             seen = phase

@@ -204,7 +204,7 @@ class Search:
             source=flying.proposal.source,
             number=None if flying.trial is None else flying.trial.number,
         )
-        record = self._with_doubt(self.ledger.remarked(record))
+        record = self.twins.with_doubt(self.ledger.remarked(record))
         self._keep(record, flying.trial)
         self.requests.learn([record])
         self._tell_news()
@@ -218,13 +218,6 @@ class Search:
             tolerance=self.ledger.tolerance(seed, strategy),
             on_slice=self.twins.checked_on_slice(strategy),
         )
-
-    def _with_doubt(self, record: TrialRecord) -> TrialRecord:
-        """Return a record that is ok with what is not known of it beside it."""
-        doubt = self.twins.untested(record.strategy)
-        if doubt is None or record.outcome is not Outcome.OK:
-            return record
-        return record.model_copy(update={"detail": "; ".join(filter(None, (record.detail, doubt)))})
 
     def _refuse(self, record: TrialRecord, trial: Any) -> None:
         """Keep the record of a strategy that a twin test forbids: it is known, and was never launched."""

@@ -96,6 +96,13 @@ class Twins:
             return None
         return f"under dropout what it recomputes was compared with nothing: its twin test ended with {found.outcome}"
 
+    def with_doubt(self, record: TrialRecord) -> TrialRecord:
+        """Return a record that is ok with what is not known of it beside it."""
+        doubt = self.untested(record.strategy)
+        if doubt is None or record.outcome is not Outcome.OK:
+            return record
+        return record.model_copy(update={"detail": "; ".join(filter(None, (record.detail, doubt)))})
+
     def alike(self, strategy: Strategy, space: Space) -> set[str]:
         """Return the fingerprints of all strategies of `space` that need the same test as `strategy`."""
         test = self.test_of(strategy)
