@@ -88,7 +88,7 @@ class StudySummary(Frozen):
     used_at: float
     """Unix time at which a search last opened it."""
     counts: dict[Outcome, int]
-    """Launches by outcome: retries, proofs and runs included."""
+    """Launches by outcome: retries, proofs and runs included, twin tests and what they forbade not."""
 
 
 def decides(record: TrialRecord, *, limit_bytes: int, cap_bytes: int | None, deadlines: Mapping[Phase, float]) -> bool:

@@ -141,6 +141,8 @@ class Records:
         counts: dict[str, dict[Outcome, int]] = {}
         with Session(self.engine) as session:
             grouped = select(TrialRow.study, TrialRow.outcome, func.count()).group_by(TrialRow.study, TrialRow.outcome)
+            # A twin test is no launch of its strategy, and what one forbids was not launched: it took no time at all.
+            grouped = grouped.where(TrialRow.role != "twin", TrialRow.seconds != 0)
             for study, outcome, count in session.execute(grouped):
                 counts.setdefault(study, {})[Outcome(outcome)] = count
             rows = session.scalars(select(StudyRow).order_by(StudyRow.created_at, StudyRow.name)).all()

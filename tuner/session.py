@@ -19,7 +19,7 @@ from tuner.listener import Listener
 from tuner.measuring import kill_left_over, make_executor, make_requests
 from tuner.record import StudyRecord, TrialRecord
 from tuner.records import Records
-from tuner.recovery import left_over, recover
+from tuner.recovery import left_over, left_over_tests, recover
 from tuner.requests import Requests
 from tuner.search import Search
 from tuner.space import Space, canonical, fingerprint
@@ -73,9 +73,9 @@ def open_search(
             eager_only=eager_only, space=space, deadlines=requests.deadlines, train_steps=spec.train_steps,
         )  # fmt: skip
         requests.learn(ledger.records)
-        again = _take_over(handle, bench.records, ledger, requests)
-        executor = stack.enter_context(make_executor(bench, spec, environment))
         twins = Twins(study, bench.target, requests, bench.records.for_key)
+        again = _take_over(handle, bench.records, ledger, requests, twins)
+        executor = stack.enter_context(make_executor(bench, spec, environment))
         chooser = Chooser(
             handle=handle, ledger=ledger, requests=requests, twins=twins, listener=listener, ends_at=ends_at,
             trials=spec.trials, sampler=spec.sampler, again=again,
@@ -93,15 +93,21 @@ def _study(bench: Bench, spec: StudySpec) -> StudyRecord:
     return record if spec.study else record.model_copy(update={"name": default_name(record, bench.target)})
 
 
-def _take_over(handle: StudyHandle, records: Records, ledger: Ledger, requests: Requests) -> list[dict[str, Value]]:
+def _take_over(
+    handle: StudyHandle, records: Records, ledger: Ledger, requests: Requests, twins: Twins
+) -> list[dict[str, Value]]:
     """Take over what there is from before; return the strategies that were interrupted."""
-
+    made = records.study(ledger.study.name)
+    since = ledger.study.created_at if made is None else made.created_at
+    for record in left_over_tests(requests, twins, since):
+        records.add(record)
+        twins.take(record)
     whole = len(distributions(handle.target))  # a trial that died while it was asked has fewer
     running = [trial for trial in handle.trials(TrialState.RUNNING) if len(trial.params) == whole]
     asked = {trial.number: fingerprint(decode(trial.params, handle.target)) for trial in running}
 
     def keep(number: int) -> TrialRecord | None:
-        record = recover(number, requests, ledger)
+        record = recover(number, requests, ledger, twins.checked_on_slice)
         # The folder may be of an earlier database.
         if record is None or record.fingerprint != asked.get(number):
             return None
@@ -110,8 +116,7 @@ def _take_over(handle: StudyHandle, records: Records, ledger: Ledger, requests: 
         return record
 
     again = resume.sweep(handle, records, keep)
-    made = records.study(ledger.study.name)
-    for record in left_over(requests, ledger, ledger.study.created_at if made is None else made.created_at):
+    for record in left_over(requests, ledger, since, twins.checked_on_slice):
         records.add(record)
         ledger.add(record)
         requests.learn([record])

@@ -18,6 +18,7 @@ from strategies.registry import KNOBS
 from tuner.kinds import FailureClass, Kind
 from tuner.outcome import Outcome
 from tuner.proposals import Proposal
+from tuner.protocol import TrialRequest
 from tuner.record import StudyRecord, TrialRecord, decides
 from tuner.requests import Requests
 from tuner.space import Space, canonical, conflict_of, fingerprint
@@ -79,6 +80,12 @@ class Twins:
             return None
         process = {k.name: strategy[k.name] for k in KNOBS if k.stage is Stage.PROCESS}  # one process, one environment
         return self._test(canonical(strategy), canonical({**_EAGER, **process}), sliced, SLICED)
+
+    def test_as(self, request: TrialRequest) -> Proposal | None:
+        """Return the test that a request is of; None: of none that this study makes."""
+        tests = (self.recomputed(request.strategy), self.against_eager(request.strategy))
+        asked = (request.strategy, request.twin, request.workload)
+        return next((t for t in tests if t is not None and (t.strategy, t.twin, t.workload) == asked), None)
 
     def checked_on_slice(self, strategy: Strategy) -> bool:
         """Has `strategy` trained the same step as the eager baseline on the slice?
@@ -152,10 +159,18 @@ class Twins:
                 self._keep(record)
         return self._records[key]
 
-    def add(self, record: TrialRecord) -> None:
-        """Take the record of a test that was launched now."""
+    def has(self, key: str, uuid: str) -> bool:
+        """Is there a record of this test already?"""
+        return any(record.uuid == uuid for record in self._known(key))
+
+    def take(self, record: TrialRecord) -> None:
+        """Take the record of a test of an earlier search."""
         self._known(record.key)
         self._keep(record)
+
+    def add(self, record: TrialRecord) -> None:
+        """Take the record of a test that was launched now."""
+        self.take(record)
         self._launched[record.key, record.fingerprint] += 1
 
     def _keep(self, record: TrialRecord) -> None:

@@ -187,6 +187,15 @@ def test_studies(records: Records) -> None:
     assert rows(records, "SELECT count(*) FROM tuner_workload") == [(1,)]
 
 
+def test_neither_twin_tests_nor_what_they_forbade_are_launches(records: Records) -> None:
+    records.add_study(study_of("s"))
+    records.add(record_of(Outcome.OK))
+    test = record_of(Outcome.WRONG_RESULT, role="twin")
+    records.add(test)
+    records.add(record_of(Outcome.WRONG_RESULT, twin_uuid=test.uuid, seconds=0.0))
+    assert records.studies()[0].counts == {Outcome.OK: 1}
+
+
 def test_a_study_that_is_used_again_is_the_latest(records: Records) -> None:
     records.add_study(study_of("first"))
     records.add_study(study_of("second"))

@@ -14,12 +14,12 @@ from tests.tuner.made import WORKLOAD, study_of
 from tests.tuner.searching import Bench, End, bench
 from tests.tuner.test_requests import on_cpu
 from tests.tuner.test_requests import requests as on_card
-from tuner.kinds import Phase
+from tuner.kinds import Flag, Phase
 from tuner.ledger import Ledger
 from tuner.outcome import Outcome
 from tuner.protocol import Event, TrialResult
 from tuner.record import TrialRecord
-from tuner.recovery import recover
+from tuner.recovery import is_unrecorded, recover
 from tuner.requests import Requests
 from tuner.space import canonical
 from tuner.study import ask
@@ -49,7 +49,7 @@ def left(requests: Requests, number: int = 4, write: bool = True, **fields: Any)
 
 
 def found(requests: Requests, number: int = 4) -> TrialRecord | None:
-    return recover(number, requests, Ledger(study_of(limit_bytes=GIB), [], lambda _: None))
+    return recover(number, requests, Ledger(study_of(limit_bytes=GIB), [], lambda _: None), lambda _: False)
 
 
 def failed(failure_class: str) -> dict[str, Any]:
@@ -205,3 +205,53 @@ def test_a_retry_stays_one(requests: Requests) -> None:
     folder.write_request(folder.read_request().model_copy(update={"role": "retry"}))
     record = found(requests)
     assert record is not None and record.role == "retry"
+
+
+# Twin tests.
+
+DROPPING: dict[str, Any] = {"dropout": 0.05, "fix": {"mode": "off", "checkpointing": "every-block", "micro_batch": 1}}
+
+
+def unrecorded(bench: Bench, role: str, answer: Any = lambda *_: None, **spec: Any) -> TrialResult:
+    """A search whose parent died before it recorded what its first `role` had left; return that."""
+    with bench.open(answer, **spec) as (opened, executor):
+        opened.search.run()
+        request, folder = next((r, f) for r, f in executor.requests if r.role == role)
+        folder.write_request(request)
+        fields = {"trial_uuid": request.trial_uuid} | landscape.result(request.strategy, request.limit_bytes)
+        fields["parity"] |= {"with_dropout": request.workload.dropout > 0}
+        if request.twin is not None:
+            fields |= {"throughput": None, "twin_parity": landscape.parity(), "layers": 2}
+        result = TrialResult.model_validate(fields)
+        folder.write_result(result)
+    with sqlite3.connect("studies/tuner.db") as connection:
+        connection.execute("PRAGMA foreign_keys = OFF")
+        for table, column in (("tuner_phase", "trial_uuid"), ("tuner_trial", "uuid")):
+            connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (request.trial_uuid,))
+    return result
+
+
+def test_a_twin_test_that_ended_as_its_parent_died_is_kept_and_not_run_again(bench: Bench) -> None:
+    left = unrecorded(bench, "twin", trials=2, **DROPPING)
+    again = bench.run(trials=2, **DROPPING)
+    twin = [r for r in again.session.records.for_study(again.session.study.name) if r.uuid == left.trial_uuid]
+    assert [(r.role, r.outcome, r.source) for r in twin] == [("twin", Outcome.OK, "twin test: without recomputing")]
+    assert twin[0].key != again.session.study.key, "a slice has a key of its own"
+    ran_again = [r for r, _ in again.executor.requests if r.twin == twin[0].twin and r.workload.dropout > 0]
+    assert ran_again == []
+    third = bench.run(trials=1, **DROPPING)
+    assert [r.uuid for r in third.session.records.for_key(twin[0].key)].count(left.trial_uuid) == 1
+
+
+def test_its_folder_is_not_cleaned_away(bench: Bench) -> None:
+    left = unrecorded(bench, "twin", trials=2, **DROPPING)
+    (folder,) = [p.parent for p in Path("studies").glob("*/*/result.json") if left.trial_uuid in p.read_text()]
+    assert is_unrecorded(folder, ()) and not is_unrecorded(folder, {left.trial_uuid})
+
+
+def test_a_recovered_proof_was_checked_on_the_slice_as_well(bench: Bench) -> None:
+    compiled = DROPPING | {"fix": {"mode": "default", "scope": "layer", "checkpointing": "off"}}
+    left = unrecorded(bench, "proof", trials=4, **compiled)
+    again = bench.run(trials=1, **compiled)
+    (proof,) = [r for r in again.session.records.for_study(again.session.study.name) if r.uuid == left.trial_uuid]
+    assert proof.role == "proof" and Flag.CHECKED_ON_SLICE in proof.flags and Flag.UNCHECKED not in proof.flags
