@@ -38,7 +38,6 @@ _MATTERS = ("mode", "scope", "dynamic", *(k.name for k in KNOBS if any(k.recompu
 its sizes are symbolic, whether graphs replay the generator's state, and what is recomputed. Micro-batch, optimizer,
 warm-up batch and allocator draw no mask, and fullgraph gives the same graph or none."""
 _EAGER = canonical(complete(REFERENCES[0].strategy))
-_SAYS_NOTHING = (Outcome.CRASH, Outcome.INTERRUPTED, Outcome.DEVICE_NOT_CLEAN)
 
 
 class Twins:
@@ -145,7 +144,8 @@ class Twins:
             limit, deadlines = self.requests.limits.limit_bytes, self.requests.deadlines
             if decides(record, limit_bytes=limit, cap_bytes=cap_bytes, deadlines=deadlines):
                 return record
-            if record.outcome in _SAYS_NOTHING and self._launches(test) >= (1 if _of_user(record) else AT_MOST):
+            # Whatever it was: an out-of-memory under a need that the cap allows would else be tried for ever.
+            if self._launches(test) >= (1 if _of_user(record) else AT_MOST):
                 return record
         return None
 

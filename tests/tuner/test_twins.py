@@ -117,12 +117,17 @@ def test_it_is_found_again_by_slice_and_strategy() -> None:
     assert twins([record]).key(test) != "key", "a slice has a key of its own"
 
 
-def test_what_says_nothing_is_tried_again_and_not_for_ever() -> None:
+FRAGMENTED = {"cap_bytes": 22 * GIB, "limit_bytes": 23 * GIB, "needed_bytes": 20 * GIB}
+"""Of an out-of-memory that needed less than its cap."""
+
+
+@pytest.mark.parametrize(("outcome", "changes"), [(Outcome.CRASH, {}), (Outcome.OOM, FRAGMENTED)])
+def test_what_says_nothing_is_tried_again_and_not_for_ever(outcome: Outcome, changes: dict[str, Any]) -> None:
     test = asked(**LAYER, activation_memory_budget=0.9)
-    made = twins([finding(Outcome.CRASH, test)])
+    made = twins([finding(outcome, test, **changes)])
     for _ in range(2):
         assert made.finding(test) is None
-        made.add(finding(Outcome.CRASH, test))
+        made.add(finding(outcome, test, **changes))
     assert made.finding(test) is not None
 
 
