@@ -46,7 +46,7 @@ def emulated_card(spec: StudySpec, device: DeviceInfo) -> Card | None:
         return None
     card = find_card(spec.card)
     if device.type == "cpu":
-        raise WrongInput("card", "stands for a CUDA card: on a CPU give budget_gb", card.name)
+        raise WrongInput("card", "stands for a CUDA card: on a CPU give --budget-gb instead", card.name)
     if card.is_real(device.name, device.total_bytes):
         return None
     if card.nominal_bytes > OVER_CARD * device.total_bytes:

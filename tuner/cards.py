@@ -80,5 +80,5 @@ def find_card(name: str) -> Card:
     if key in named:
         return named[key]
     known = ", ".join(named)
-    hint = nearest(key, named) or "for another card give its size as budget_gb"
+    hint = nearest(key, named) or "for another card give its size with --budget-gb"
     raise WrongInput("card", f"must be one of {known}", name, hint)

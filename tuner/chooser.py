@@ -21,8 +21,10 @@ from tuner.space import describe, fingerprint
 from tuner.study import SpaceExhausted, StudyHandle
 from tuner.timing import group
 from tuner.twins import Twins
+from tuner.units import format_duration
 
 TIME_IS_UP = "the time budget is used up"
+TOO_SHORT = "the rest of the time budget is too short for another trial"
 KILL_SECONDS = 5.0
 """What it takes to end a trial, and all that it started, before a proof can begin."""
 PROOFS_AT_MOST = 2
@@ -115,7 +117,7 @@ class Chooser:
                 # Before the first record nothing is known of how long a trial takes here.
                 return found
             else:
-                self.listener.message(f"no time left for {found.source} ({describe(found.strategy)})")
+                self.listener.message(self.no_time(found))
         return self._sampled(busy)
 
     def _retries(self) -> bool:
@@ -123,7 +125,7 @@ class Chooser:
 
     def _sampled(self, busy: bool) -> Proposal | None:
         if self.must_end("search"):
-            self.end = TIME_IS_UP
+            self.end = TIME_IS_UP if self.seconds_left() <= KILL_SECONDS else TOO_SHORT
             return None
         if not busy and (again := self._last_chance()) is not None:
             return again
@@ -132,7 +134,7 @@ class Chooser:
         try:
             trial, strategy = studies.ask(self.handle)
         except SpaceExhausted:
-            self.end = "the rest of the time budget is too short for another trial" if too_long else self._known()
+            self.end = TOO_SHORT if too_long else self._known()
             return None
         finally:
             self.handle.known.difference_update(too_long)
@@ -198,7 +200,8 @@ class Chooser:
         if busy or leader is None or leader.role == "proof" or self._proof_given_up:
             return None
         if self._proof_seconds(leader) / COLD > self.seconds_left():  # the margin is for keeping time back
-            self.give_up_proof("no time is left for a proof")
+            needed = format_duration(self._proof_seconds(leader) / COLD)
+            self.give_up_proof(f"no time is left for a proof, which takes about {needed}")
             return None
         if self._proofs[leader.fingerprint] == PROOFS_AT_MOST:
             self.give_up_proof("the proof decided nothing")
@@ -215,6 +218,14 @@ class Chooser:
         """Is the time over that a running trial may take? What a proof needs is not a search's to use up."""
         reserve = self._reserve()
         return self.seconds_left() <= (reserve + KILL_SECONDS if role != "proof" and reserve else 0.0)
+
+    def no_time(self, found: Proposal) -> str:
+        """Say that there is none, and what would be needed."""
+        expected = self.ledger.timing.expected(found.strategy) + self.twins.seconds(found.strategy)
+        reserve = self._reserve()
+        kept = f", and {format_duration(reserve)} are kept for the proof of the best" if reserve else ""
+        needs = f"it takes about {format_duration(expected)}{kept}, of {format_duration(self.seconds_left())} left"
+        return f"no time left for {found.source} ({describe(found.strategy)}): {needs}"
 
     def fits(self, strategy: Strategy) -> bool:
         """Is there time for `strategy`, the test that it needs first, and the proof of the best?"""

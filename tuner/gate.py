@@ -31,6 +31,7 @@ class Gate:
     Args:
         refuse: is told the record of a strategy that a test forbids, and its Optuna trial: it was never launched.
         fits: is there time for the strategy and the tests that are open?
+        no_time: says that there is none for a proposal.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Gate:
         listener: Listener,
         refuse: Callable[[TrialRecord, Any], None],
         fits: Callable[[Strategy], bool],
+        no_time: Callable[[Proposal], str],
     ) -> None:
         self.handle, self.ledger, self.requests, self.twins = handle, ledger, requests, twins
-        self.listener, self.refuse, self.fits = listener, refuse, fits
+        self.listener, self.refuse, self.fits, self.no_time = listener, refuse, fits, no_time
         self.dropped = False
         """`next` returned nothing as it dropped one: others may follow."""
         self._waiting: Proposal | None = None
@@ -64,7 +66,7 @@ class Gate:
         if test is None and (finding := self._forbids(found)) is not None:
             self._refuse(found, finding)
         elif found.role == "search" and (waited or test is not None) and not self.fits(found.strategy):
-            self.listener.message(f"no time left for {found.source} ({describe(found.strategy)})")
+            self.listener.message(self.no_time(found))
             self.drop(found, "its twin test took the time" if waited else "")
         elif test is not None:
             self._waiting, self._testing = found, True

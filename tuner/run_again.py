@@ -82,7 +82,8 @@ def run_plan(
             requests.take_outside(plan.strategy, outside)
         latest = format_duration(sum(requests.deadlines.values()))
         notes = (*bench.notes, f"it is measured once, and ended after {latest} at the latest (--deadline)")
-        listener.started(study, notes, 1, None)
+        # A study keeps the limit of its last search; what is measured now has its own.
+        listener.started(study.model_copy(update={"limit_bytes": bench.limits.limit_bytes}), notes, 1, None)
 
         def keep(record: TrialRecord) -> None:
             nonlocal is_new

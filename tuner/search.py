@@ -81,7 +81,7 @@ class Search:
         self.twins = twins
         self.gate = Gate(
             handle=handle, ledger=ledger, requests=requests, twins=twins, listener=listener,
-            refuse=self._refuse, fits=chooser.fits,
+            refuse=self._refuse, fits=chooser.fits, no_time=chooser.no_time,
         )  # fmt: skip
         self._in_flight: dict[Handle, _InFlight] = {}
         self._not_clean = 0

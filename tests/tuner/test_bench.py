@@ -212,7 +212,7 @@ def test_a_card_of_the_same_size_that_gives_less_says_so(on_card: FakeNvml, monk
 
 
 def test_a_card_on_a_cpu(bench: Bench) -> None:
-    said = r"^card: stands for a CUDA card: on a CPU give budget_gb, not 'l4'"
+    said = r"^card: stands for a CUDA card: on a CPU give --budget-gb instead, not 'l4'"
     with pytest.raises(WrongInput, match=said), opened(card="l4"):
         pass
 

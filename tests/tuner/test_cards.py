@@ -44,7 +44,7 @@ def test_a_card_with_its_size_in_its_name() -> None:
 def test_an_unknown_card_suggests_the_nearest() -> None:
     with pytest.raises(WrongInput, match=r"^card: must be one of .*, not 'rtx4091' \(did you mean 'rtx4090'\?"):
         find_card("rtx4091")
-    with pytest.raises(WrongInput, match="give its size as budget_gb"):
+    with pytest.raises(WrongInput, match="give its size with --budget-gb"):
         find_card("voodoo")
 
 

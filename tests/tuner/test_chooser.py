@@ -211,7 +211,7 @@ def test_a_recipe_without_time_is_said_and_a_shorter_one_tried(storage: Storage)
     assert found is not None and found.strategy == LAYER
     made.ledger.add(record_of(strategy=LAYER, seconds=10.0))
     made.chooser.next(False)
-    assert "no time left for recipe: whole (mode=default)" in made.heard.messages
+    assert any(m.startswith("no time left for recipe: whole (mode=default): it takes") for m in made.heard.messages)
 
 
 def test_the_first_reference_starts_in_any_time_while_nothing_is_known(storage: Storage) -> None:
@@ -279,7 +279,8 @@ def test_no_time_to_prove_is_said_once(storage: Storage) -> None:
     made = Made(storage, [record_of(seconds=100.0)], seconds=60)
     assert made.chooser.proof(False) is None and made.chooser.proof(False) is None
     assert made.heard.messages == [
-        "no time is left for a proof: the best strategy's figures are the search's, not a proof's"
+        "no time is left for a proof, which takes about 1 m 50 s: "
+        "the best strategy's figures are the search's, not a proof's"
     ]
 
 
