@@ -6,9 +6,13 @@ from collections.abc import Sequence
 
 from strategies.optimizer import KNOB as OPTIMIZER
 from tuner.eager_runs import spread_words
+from tuner.outcome import Outcome
 from tuner.record import StudyRecord, TrialRecord, standing
 from tuner.space import describe
 from tuner.workload import Workload
+
+UNEVEN = 0.1
+"""Launches of one strategy that differ by more than this share of the fastest are told."""
 
 
 def same_step(workload: Workload) -> str:
@@ -29,7 +33,20 @@ def truth_notes(study: StudyRecord, records: Sequence[TrialRecord], fits: Sequen
     if not fits:
         return ()
     spread = spread_words(standing(records, study.limit_bytes), fits[0].seed, study.workload)
-    return tuple(sentence for sentence in (_other_numbers(fits), spread) if sentence is not None)
+    said = (_uneven(records, fits[0]), _other_numbers(fits), spread)
+    return tuple(sentence for sentence in said if sentence is not None)
+
+
+def _uneven(records: Sequence[TrialRecord], winner: TrialRecord) -> str | None:
+    """Say where launches of the winner came to very different speeds: its ratios are no better known than that."""
+    same = [r for r in records if r.fingerprint == winner.fingerprint and r.outcome is Outcome.OK]
+    speeds = sorted(r.tokens_per_s for r in same if r.tokens_per_s)
+    if len(speeds) < 2 or speeds[0] >= (1 - UNEVEN) * speeds[-1]:
+        return None
+    return (
+        f"the winner was measured {len(speeds)} times, at {speeds[0]:,.0f} to {speeds[-1]:,.0f} tokens/s: "
+        "the machine is uneven, and a ratio is no surer than that"
+    )
 
 
 def _other_numbers(fits: Sequence[TrialRecord]) -> str | None:

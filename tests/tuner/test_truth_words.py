@@ -31,3 +31,14 @@ def test_other_winners_change_nothing() -> None:
     plain = record_of(Outcome.OK, {"mode": "default"})
     assert truth_notes(study_of(), [plain], [plain]) == ()
     assert truth_notes(study_of(), [], []) == ()
+
+
+def test_a_winner_measured_at_very_different_speeds() -> None:
+    proof, first = record_of(role="proof", tokens_per_s=12_742.0), record_of(tokens_per_s=7_760.0)
+    said = truth_notes(study_of(), [first, proof], [proof])
+    assert said[0] == (
+        "the winner was measured 2 times, at 7,760 to 12,742 tokens/s: "
+        "the machine is uneven, and a ratio is no surer than that"
+    )
+    near = record_of(tokens_per_s=11_700.0)
+    assert not any("measured" in sentence for sentence in truth_notes(study_of(), [near, proof], [proof]))
