@@ -140,6 +140,7 @@ class Heard:
 
     def started(self, study: StudyRecord, notes: Sequence[str], *_: object) -> None:
         self.messages += notes
+        self.study = study
 
     def trial_started(self, number: int | str, strategy: Strategy, source: str) -> None:
         self.begun.append((number, describe(strategy), source))

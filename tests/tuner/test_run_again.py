@@ -216,7 +216,8 @@ def test_an_impossible_one_is_refused_before_anything_is_written(bench: Bench) -
 
 def test_a_smaller_budget_is_the_runs_own(bench: Bench) -> None:
     _, plan = searched(bench)
-    record, _ = run(bench, plan, flags={"budget_gb": "0.1"})
+    record, heard = run(bench, plan, flags={"budget_gb": "0.1"})
+    assert heard.study.limit_bytes == record.limit_bytes < plan.limit_bytes, "the header has what the verdict has"
     assert record.outcome is Outcome.OOM and compare(plan, record).exit_code is ExitCode.DOES_NOT_HOLD
     kept = best(recorded(plan.study), plan.limit_bytes)
     assert kept is not None and kept.strategy == plan.strategy, "under the study's own limit nothing was refuted"
