@@ -13,8 +13,7 @@ from tests.tuner.worker.workloads import measurement, shaped
 from tuner.measured import Parity
 from tuner.outcome import Verdict, classify
 from tuner.protocol import Attempt, Event, TrialResult
-from tuner.worker.__main__ import make_result
-from tuner.worker.ended import failure_of
+from tuner.worker.__main__ import run_to_end
 from tuner.worker.measure import Trial
 from tuner.workload import ModelKind, Workload
 
@@ -57,16 +56,10 @@ def run(workload: Workload, steady_steps: int | None = None, **strategy: Any) ->
     made = measurement(workload, events, **{"micro_batch": 8} | strategy)
     if steady_steps is not None:
         made.request = made.request.model_copy(update={"steady_steps": steady_steps})
-    trial, failure, started = Trial(made), None, time.time()
-    try:
-        trial.run()
-    except Exception as error:
-        failure = failure_of(error, made)
-        trial.end_failed_phase()
-    finally:
-        if made.health is not None:
-            made.health.close()
-    result = make_result(made.request, made, failure)
+    trial, started = Trial(made), time.time()
+    result = run_to_end(trial, made)
+    if made.health is not None:
+        made.health.close()
     seconds = time.time() - started
     attempt = Attempt(
         request=made.request, exit_code=0, result=result, events=tuple(events), started_at=started, seconds=seconds

@@ -21,8 +21,7 @@ from tuner.requests import Requests
 from tuner.shapes import SHAPES
 from tuner.space import canonical
 from tuner.units import GIB
-from tuner.worker.__main__ import make_result
-from tuner.worker.ended import failure_of
+from tuner.worker.__main__ import run_to_end
 from tuner.worker.measure import Trial
 from tuner.worker.measurement import Measurement
 from tuner.workload import Adapter, Lengths, ModelKind, Precision, Workload
@@ -160,16 +159,10 @@ def run(asked: TrialRequest, folder: Path | None = None) -> Ran:
     measurement = Measurement(request=asked, emit=events.append, phase_started=time.time())
     if folder is not None and hasattr(measurement, "folder"):
         measurement.folder = folder
-    trial, failure, started = Trial(measurement), None, time.time()
-    try:
-        trial.run()
-    except Exception as error:  # as the worker's entry does
-        failure = failure_of(error, measurement)
-        trial.end_failed_phase()
-    finally:
-        if measurement.health is not None:
-            measurement.health.close()
-    result = make_result(asked, measurement, failure)
+    trial, started = Trial(measurement), time.time()
+    result = run_to_end(trial, measurement)
+    if measurement.health is not None:
+        measurement.health.close()
     attempt = Attempt(
         request=asked,
         exit_code=0,

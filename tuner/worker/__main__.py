@@ -20,7 +20,9 @@ from tuner.trial_dir import TrialDir  # noqa: E402
 
 if TYPE_CHECKING:
     from tuner.protocol import Failure, TrialRequest
+    from tuner.worker.measure import Trial
     from tuner.worker.measurement import Measurement
+    from tuner.worker.twin import TwinTest
 
 _PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "triton")
 
@@ -32,7 +34,6 @@ def main(path: str) -> int:
     started = _process_start()
     trial_dir.append_event(Event(time=started, event="phase", phase=Phase.START))
 
-    from tuner.worker.ended import failure_of
     from tuner.worker.measure import Trial
     from tuner.worker.measurement import Measurement
     from tuner.worker.twin import TwinTest
@@ -40,8 +41,19 @@ def main(path: str) -> int:
     measurement = Measurement(
         request=request, emit=trial_dir.append_event, phase_started=started, folder=trial_dir.path
     )
-    failure: Failure | None = None
     trial = Trial(measurement) if request.twin is None else TwinTest(measurement)
+    trial_dir.write_result(run_to_end(trial, measurement))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreter shutdown frees CUDA graphs and pools one by one, for seconds; the result is safe already.
+    os._exit(0)
+
+
+def run_to_end(trial: Trial | TwinTest, measurement: Measurement) -> TrialResult:
+    """Run a trial or a twin test; what it raises becomes the failure of its result."""
+    from tuner.worker.ended import failure_of
+
+    failure: Failure | None = None
     try:
         trial.run()
     except Exception as error:  # one of the two entries: whatever it is, the parent is told
@@ -49,11 +61,7 @@ def main(path: str) -> int:
         # One line: the traceback is in the result, and would push out of the log's end what was said before.
         print(f"{failure.type}: {failure.detail}", file=sys.stderr, flush=True)
         trial.end_failed_phase()
-    trial_dir.write_result(make_result(request, measurement, failure))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter shutdown frees CUDA graphs and pools one by one, for seconds; the result is safe already.
-    os._exit(0)
+    return make_result(measurement.request, measurement, failure)
 
 
 def make_result(request: TrialRequest, m: Measurement, failure: Failure | None) -> TrialResult:

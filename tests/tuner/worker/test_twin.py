@@ -25,8 +25,7 @@ from tuner.outcome import Outcome, Verdict, classify_twin
 from tuner.protocol import Attempt
 from tuner.space import canonical
 from tuner.worker import measure
-from tuner.worker.__main__ import make_result
-from tuner.worker.ended import failure_of
+from tuner.worker.__main__ import run_to_end
 from tuner.worker.twin import TwinTest
 from tuner.workload import Adapter, Lengths, Workload
 
@@ -52,16 +51,10 @@ def under_both(workload: Workload, strategy: dict[str, Any], twin: dict[str, Any
     """Run a test in this process; return it with what the parent makes of it."""
     made = measurement(workload, [], **strategy)
     made.request = made.request.model_copy(update={"twin": canonical(twin)})
-    test, failure = TwinTest(made), None
-    try:
-        test.run()
-    except Exception as error:
-        failure = failure_of(error, made)
-        test.end_failed_phase()
-    finally:
-        if made.health is not None:
-            made.health.close()
-    result = make_result(made.request, made, failure)
+    test = TwinTest(made)
+    result = run_to_end(test, made)
+    if made.health is not None:
+        made.health.close()
     attempt = Attempt(request=made.request, exit_code=0, result=result, started_at=0.0, seconds=1.0)
     return test, classify_twin(attempt)
 
