@@ -71,7 +71,7 @@ class Verdict(Frozen):
 _REFERENCES = tuple(complete(recipe.strategy) for recipe in REFERENCES)
 
 _OF_REASON: dict[KillReason, tuple[Outcome, str]] = {
-    KillReason.CANCELLED: (Outcome.INTERRUPTED, "the study ended or was stopped ({where})"),
+    KillReason.CANCELLED: (Outcome.INTERRUPTED, "the time for it was over, or the search was stopped ({where})"),
     KillReason.FOREIGN: (Outcome.DEVICE_NOT_CLEAN, "others were on the device: {foreign}"),
     KillReason.DEADLINE: (Outcome.TIMEOUT, "a phase took longer than the {deadline} it may take ({where})"),
     KillReason.MEMORY: (Outcome.OOM, "resident memory reached {peak}, above the limit of {limit} ({where})"),
